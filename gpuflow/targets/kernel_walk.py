@@ -1,9 +1,9 @@
-"""Walks one KernelIR kernel, in order, for an emitter of its code.
+"""Code generation from KernelIR: the visitor that all targets share.
 
-Targets share the walk: the order of statements, addresses as sums over the open loops, carries of
-loops, results of branches and reductions. An emitter is a subclass with its own type of
-expressions: text for CUDA (``printer``), records for the CPU. It overrides these hooks, the last
-methods of ``KernelWalk``:
+``KernelWalk`` visits the statements of a kernel in order. It computes addresses as sums over the
+enclosing loops, and assigns loop carries, branch results and reductions. An emitter is a subclass
+with its own expression type ``E``: text for CUDA (``printer``), records for the CPU. It overrides
+these hooks, which are the last methods of ``KernelWalk``:
 
     name, constant, target   expressions of a variable and of a constant; the variable of a value
     set, set_all             the assignment of one variable, or of all results of a function
@@ -59,19 +59,19 @@ from gpuflow.kir.walk import statements, unused_number
 
 E = TypeVar("E")
 FLOATS = ("float32", "float64")
-# The operators of functions of KernelIR, in both kinds of code.
+# Scalar functions of KernelIR that all targets write as operators.
 ARITHMETIC = {"add": "+", "sub": "-", "mul": "*", "and": "&", "or": "|", "xor": "^"}
 COMPARISONS = {"eq": "==", "ne": "!=", "lt": "<", "le": "<=", "gt": ">", "ge": ">="}
 
-# An operand with one of these names gets an underscore: it would shadow a name of the code.
-_TAKEN = re.compile(
+# Names that generated code uses itself. An operand with such a name gets an underscore.
+_RESERVED = re.compile(
     r"[ct]\d+|np|math|cuda|words|lo|hi|reader|writer"
     r"|range|min|max|int|float|bool|abs|.*_.*"
 )
 
 
 def operands_in(block: Block) -> tuple[str, ...]:
-    """Names of the operands of a block and its nested blocks, local arrays too, in order."""
+    """Names of all operands and local arrays that a block accesses, in order of first use."""
     names: dict[str, None] = {}
     for s in statements(block):
         if isinstance(s, Load | Store):
@@ -82,9 +82,9 @@ def operands_in(block: Block) -> tuple[str, ...]:
 
 
 def combine_functions(reduce: Reduce) -> tuple[str, ...] | None:
-    """The scalar function that combines each value of a Reduce on its own, or None.
+    """Return the scalar function that combines each value of a Reduce, or None.
 
-    None means that the combine block mixes the values or needs several statements for one.
+    None: the combine block mixes values (as argmax does), or one value needs several statements.
     """
     combine, count = reduce.combine, len(reduce.outs)
     if len(combine.body) != count:
@@ -100,31 +100,40 @@ def combine_functions(reduce: Reduce) -> tuple[str, ...] | None:
 
 
 class Names:
-    """The names of the entries of the argument block in the text.
+    """Names of the local variables that hold a kernel's arguments.
 
     Args:
-        taken: Names that the text uses for something else: those of the axes.
+        taken: Names that generated code already uses: those of the axes.
     """
 
     def __init__(self, taken: Iterable[str] = ()) -> None:
-        self._taken = frozenset(taken)
+        self._reserved = frozenset(taken)
 
     def operand(self, operand: str) -> str:
-        """A pointer, an INDEX operand's base or a scalar's value."""
-        taken = operand in self._taken or keyword.iskeyword(operand)
-        return operand + "_" if taken or _TAKEN.fullmatch(operand) else operand
+        """The name of a pointer, of an INDEX operand's base, or of a scalar."""
+        taken = operand in self._reserved or keyword.iskeyword(operand)
+        return operand + "_" if taken or _RESERVED.fullmatch(operand) else operand
 
     def extent(self, axis: Axis) -> str:
-        """The extent of an axis: a literal if it is exact."""
+        """The name of an axis's extent, or its literal if the extent is exact."""
         return f"n_{axis.name}" if axis.exact is None else str(axis.exact)
 
     def stride(self, operand: str, axis: str) -> str:
-        """The stride, in elements, of an operand along an axis."""
+        """The name of an operand's stride along an axis, in elements."""
         return f"{self.operand(operand)}_stride_{axis}"
 
 
 class KernelWalk(Generic[E]):
-    """Walks one kernel; see the module's text for the hooks."""
+    """Visits the statements of one kernel; the module's docstring lists the hooks.
+
+    Attributes:
+        names: names of the kernel's arguments.
+        axes, operands, locals: the kernel's declarations by name.
+        values: expressions that replace a value's own variable, by value number.
+        offsets: per operand, the address sum over the loops that enclose the current statement.
+        split_axis: the first PARALLEL axis, which a launch divides among threads; without one,
+            ``zero``.
+    """
 
     def __init__(self, kernel: Kernel) -> None:
         self.kernel = kernel
@@ -133,9 +142,8 @@ class KernelWalk(Generic[E]):
         self.operands: dict[str, Operand] = {o.name: o for o in kernel.operands}
         self.locals: dict[str, Local] = {local.name: local for local in kernel.locals}
         self.values: dict[int, E] = {}
-        self._free = unused_number(kernel.body)  # of values that an emitter makes
-        self._indices: set[int] = set()  # numbers of values that are indices
-        # Per operand, the expression of its address sum over the loops that are open now.
+        self._free = unused_number(kernel.body)  # next unused value number, for new values
+        self._indices: set[int] = set()  # numbers of values that INDEX operands loaded
         self.offsets: dict[str, E] = {
             o.name: self.name(self.names.operand(o.name)) if o.mode is Mode.INDEX else self.zero
             for o in kernel.operands
@@ -146,17 +154,17 @@ class KernelWalk(Generic[E]):
     # Values
 
     def value(self, value: Value) -> E:
-        """The expression of a value."""
+        """The expression of a value: the bound one, else its own variable."""
         bound = self.values.get(value.number)
         return self.name(f"t{value.number}") if bound is None else bound
 
     def bind(self, values: Sequence[Value], expressions: Sequence[E]) -> None:
-        """Bind values to expressions (variables) that already exist."""
+        """Bind values to existing variables, so that no copy is emitted."""
         for value, expression in zip(values, expressions, strict=True):
             self.values[value.number] = expression
 
     def assign(self, targets: Sequence[str], expressions: Sequence[E]) -> None:
-        """Assign all targets at once: an expression may name a target that is overwritten."""
+        """Emit a parallel assignment: every expression is read before any target is written."""
         pairs = [
             (target, expression)
             for target, expression in zip(targets, expressions, strict=True)
@@ -164,7 +172,7 @@ class KernelWalk(Generic[E]):
         ]
         overwritten = [self.name(target) for target, _ in pairs]
         if len(pairs) > 1 and any(expression in overwritten for _, expression in pairs):
-            # Named after their targets, so that a name has one type everywhere.
+            # A temporary is named after its target, so that each name keeps one type.
             for target, expression in pairs:
                 self.set(f"next_{target}", expression)
             pairs = [(target, self.name(f"next_{target}")) for target, _ in pairs]
@@ -172,7 +180,7 @@ class KernelWalk(Generic[E]):
             self.set(target, expression)
 
     def carry(self, outs: Sequence[Value], values: Sequence[Value]) -> None:
-        """Assign values to the variables of other values, all at once."""
+        """Emit the parallel assignment of ``values`` to the variables of ``outs``."""
         self.assign([self.target(o) for o in outs], [self.value(v) for v in values])
 
     # Statements
@@ -204,6 +212,7 @@ class KernelWalk(Generic[E]):
         self.set(self.target(s.out), self.constant(s.value, s.out.dtype))
 
     def _load(self, s: Load) -> None:
+        """Emit a Load; if its mask is false, the result is 0 and no memory is read."""
         out = self.target(s.out)
         if s.operand in self.locals:
             self.set(out, self.load_local(self.locals[s.operand], s.offset))
@@ -222,7 +231,7 @@ class KernelWalk(Generic[E]):
             if guarded is not None:
                 self.set(out, guarded)
                 return
-        # A real branch: nothing may be read if the mask is false.
+        # A branch and not a select: if the mask is false, the address may be out of bounds.
         with self.when(where):
             self.set(out, expression)
         with self.otherwise():
@@ -237,7 +246,7 @@ class KernelWalk(Generic[E]):
         return self.load(operand, self.within(self._address(operand, offset), component))
 
     def _address(self, operand: Operand, offset: Value | None) -> E:
-        """An explicit offset is an int64 value, and so is its sum with offsets of any width."""
+        """The index of an element. An explicit offset is an int64, so the sum is one too."""
         base = self.offsets[operand.name]
         if offset is None:
             return base
@@ -261,7 +270,7 @@ class KernelWalk(Generic[E]):
         self.set_all([self.target(o) for o in s.outs], self.call(s.fn, arguments, s.args[0].dtype))
 
     def call(self, fn: str, arguments: Sequence[E], dtype: str) -> E:
-        """The expression of a scalar function on arguments of one dtype."""
+        """The expression of a scalar function whose arguments all have ``dtype``."""
         if fn in COMPARISONS:
             return self.operation(COMPARISONS[fn], *arguments)
         if fn in ARITHMETIC:
@@ -275,7 +284,7 @@ class KernelWalk(Generic[E]):
         return self.function(fn, arguments, dtype)
 
     def _typed(self, arithmetic: E, dtype: str) -> E:
-        """Arithmetic with its dtype: in Numba's types integers widen to 64 bits."""
+        """Convert an integer result back to ``dtype``: in Numba integers widen to 64 bits."""
         is_exact = dtype in FLOATS or dtype == "bool"
         return arithmetic if is_exact else self.converted(arithmetic, dtype)
 
@@ -304,13 +313,16 @@ class KernelWalk(Generic[E]):
         self.count_loop(s, counter, self.value(s.count))
 
     def iteration(self, s: For | While) -> None:
-        """Emit one iteration: the body, and the assignment of results to carries."""
+        """Emit one iteration: the body, then the assignment of its results to the carries."""
         self.block(s.body)
         self.carry(s.outs, s.body.results)
 
     @contextmanager
     def at_point(self, axis: Axis, body: Block) -> Iterator[None]:
-        """Advance the offsets to the index of ``axis`` for the operands used in ``body``."""
+        """Add the current index of ``axis`` to the offsets of the operands used in ``body``.
+
+        The old offsets are restored on exit.
+        """
         saved = self.offsets
         self.offsets = dict(saved)
         position = self.kernel.axes.index(axis)
@@ -340,19 +352,19 @@ class KernelWalk(Generic[E]):
         self.offsets[operand.name] = self.name(offset)
 
     def loops_of(self, s: Copy) -> For:
-        """The loops of a Copy."""
+        """Return a Copy as a loop nest."""
         local = self.locals[s.source if s.source in self.locals else s.target]
         self._free += LOOP_VALUES
         return as_loops(s, local, self._free - LOOP_VALUES)
 
     def combine(self, s: Reduce, running: Sequence[str], new: Sequence[E]) -> None:
-        """Emit ``running = combine(running, new)`` of a Reduce; both are variables."""
+        """Emit ``running = combine(running, new)``, where all operands are variables."""
         self.bind(s.combine.params, [*map(self.name, running), *new])
         self.block(s.combine)
         self.assign(running, [self.value(v) for v in s.combine.results])
 
     def serial_reduce(self, s: Reduce) -> None:
-        """Emit a Reduce as a loop nest that one worker runs in order."""
+        """Emit a Reduce as a sequential loop nest of one worker."""
         self.carry(s.outs, s.init)
         outs = [self.target(o) for o in s.outs]
         self.over_axes(
@@ -392,14 +404,14 @@ class KernelWalk(Generic[E]):
 
     # Hooks
 
-    zero: E  # of an address sum
+    zero: E  # the empty address sum
 
     def name(self, name: str) -> E:
         """The expression of a variable."""
         raise NotImplementedError
 
     def target(self, value: Value) -> str:
-        """The variable of a value."""
+        """The name of a value's variable."""
         raise NotImplementedError
 
     def constant(self, value: bool | int | float, dtype: str) -> E:
@@ -415,23 +427,23 @@ class KernelWalk(Generic[E]):
         raise NotImplementedError
 
     def set_all(self, targets: Sequence[str], value: E) -> None:
-        """Emit the assignment of a function's results."""
+        """Emit the assignment of all results of one function."""
         raise NotImplementedError
 
     def when(self, test: E) -> AbstractContextManager[None]:
-        """Emit a branch; code emitted in its context runs if the test holds."""
+        """Emit an if; statements emitted in the context are its then side."""
         raise NotImplementedError
 
     def otherwise(self) -> AbstractContextManager[None]:
-        """The other side of the branch that has just been emitted."""
+        """Emit the else side of the preceding ``when``."""
         raise NotImplementedError
 
     def forever(self) -> AbstractContextManager[None]:
-        """Emit a loop that ``leave`` ends."""
+        """Emit an endless loop, which ``leave`` exits."""
         raise NotImplementedError
 
     def leave(self) -> None:
-        """Emit the end of the innermost loop."""
+        """Emit a break out of the innermost loop."""
         raise NotImplementedError
 
     def axis_loop(self, axis_name: str, body: Block) -> AbstractContextManager[None]:
@@ -439,15 +451,15 @@ class KernelWalk(Generic[E]):
         raise NotImplementedError
 
     def count_loop(self, s: For, counter: str, count: E) -> None:
-        """Emit the iterations of a loop that runs ``count`` times."""
+        """Emit a loop with trip count ``count``; calls ``iteration(s)`` for its body."""
         raise NotImplementedError
 
     def after_iteration(self, s: While) -> None:
-        """Emit the code after an iteration of a loop with a condition."""
+        """Emit code at the end of a While's body, such as a check for interrupts."""
         del s
 
     def reduce(self, s: Reduce) -> None:
-        """Emit a Reduce; afterwards every worker of the group has its results."""
+        """Emit a Reduce; afterwards every worker that takes part must have the results."""
         self.serial_reduce(s)
 
     def within(self, address: E, component: int | None) -> E:
@@ -465,7 +477,7 @@ class KernelWalk(Generic[E]):
         raise NotImplementedError
 
     def strip(self, s: Strip) -> None:
-        """Emit the loop over the strips of an axis; inside, ``span`` is that of the strip."""
+        """Emit the loop over the strips of an axis; inner loops over it cover one strip."""
         raise NotImplementedError
 
     def copy(self, s: Copy) -> None:
@@ -481,7 +493,10 @@ class KernelWalk(Generic[E]):
         raise NotImplementedError
 
     def load_where(self, operand: Operand, offset: E, where: E, dtype: str) -> E | None:
-        """The same if a condition holds, else 0; None: load in a branch."""
+        """A masked load: the element if ``where`` holds, else 0.
+
+        None: the target has no masked load, and the walk emits a branch.
+        """
         del operand, offset, where, dtype
         return None
 
@@ -494,7 +509,7 @@ class KernelWalk(Generic[E]):
         raise NotImplementedError
 
     def converted(self, value: E, dtype: str) -> E:
-        """A value as one of another compute dtype, which may not be less exact."""
+        """A conversion to a compute dtype that is at least as exact as the value's own."""
         raise NotImplementedError
 
     def function(self, fn: str, arguments: Sequence[E], dtype: str) -> E:
@@ -506,13 +521,19 @@ class KernelWalk(Generic[E]):
         raise NotImplementedError
 
     def cast(self, argument: E, source: str, dtype: str) -> E:
-        """The expression of a Cast; ``source``: a dtype, or "index": an int64 that is an index."""
+        """The expression of a Cast.
+
+        Args:
+            argument: The value.
+            source: Its dtype, or "index" for an int64 that an INDEX operand loaded.
+            dtype: The dtype of the result.
+        """
         raise NotImplementedError
 
     def index_sum(self, left: E, right: E) -> E:
-        """The sum of two offsets."""
+        """The sum of two offsets, at ``kernel.index_bits``."""
         return self.operation("+", left, right)
 
     def index_product(self, index: E, stride: E) -> E:
-        """An index times a stride."""
+        """An index times a stride, at ``kernel.index_bits``."""
         return self.operation("*", index, stride)

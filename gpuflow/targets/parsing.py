@@ -9,16 +9,15 @@ from gpuflow.base.garbage import without_collection
 
 
 def parsed(text: str) -> ast.Module:
-    """The syntax tree of a text.
+    """Return the syntax tree of a text.
 
-    CPython 3.11 counts the depth of a tree in one place for all threads, and raises SystemError
-    when another thread parses in between (python/cpython issue 106905). Another thread can run only
-    while Python code runs. The parser runs none, except what its allocations make the garbage
-    collector call.
+    CPython 3.11 has one recursion depth counter for all threads, and raises SystemError if two
+    threads parse at once (python/cpython issue 106905). The parser yields to another thread only
+    if its allocations start a garbage collection, which runs Python code. So collection is off.
     """
     return without_collection(partial(ast.parse, text))
 
 
 def names_in(tree: ast.AST) -> set[str]:
-    """The names in a syntax tree."""
+    """Return the identifiers that a syntax tree reads or writes."""
     return {node.id for node in ast.walk(tree) if isinstance(node, ast.Name)}

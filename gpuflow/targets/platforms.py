@@ -1,4 +1,7 @@
-"""The platforms; their modules are imported at first use."""
+"""Registration of the platforms ``cuda``, ``cpu`` and ``cuda_sim``.
+
+The module of a platform's driver is imported at its first use.
+"""
 
 from __future__ import annotations
 
@@ -24,7 +27,7 @@ else:
     gpu_target = LazyModule("gpuflow.targets.cuda.library.target")
 
 
-# Files that Linux has if there is an NVIDIA GPU.
+# Files that exist on Linux, or on WSL (/dev/dxg), if there is an NVIDIA GPU.
 GPU_SIGNS = ("/dev/nvidia0", "/dev/nvidiactl", "/dev/dxg", "/proc/driver/nvidia/version")
 
 
@@ -72,9 +75,9 @@ def seems_to_have_gpu() -> bool:
 
 
 def _has_cuda() -> bool:
-    """Whether programs run on a GPU unless the user says otherwise.
+    """Whether CUDA is the default platform.
 
-    Warns if there seems to be a GPU that cannot be used. Without one, it looks at files only.
+    Warns if there seems to be a GPU that cannot be used. Without a GPU, only files are checked.
     """
     if not seems_to_have_gpu():
         return False

@@ -1,6 +1,6 @@
 """Prints a KernelIR kernel as the text of a Python module, which Numba compiles for CUDA.
 
-An emitter is a subclass of ``KernelPrinter``, and overrides hooks of ``KernelWalk`` and these:
+An emitter is a subclass of ``KernelPrinter``. It overrides hooks of ``KernelWalk``, and these:
 
     module_header   text between the header comment and the function
     function_name   the name of the function
@@ -23,7 +23,13 @@ from gpuflow.targets.kernel_walk import FLOATS, KernelWalk
 
 @record
 class Source:
-    """The text of one Python module and the name of the kernel function in it."""
+    """The text of one Python module.
+
+    Attributes:
+        text: the text.
+        entry: name of the kernel's function.
+        target: the ``target_name`` of the printer.
+    """
 
     text: str
     entry: str
@@ -77,7 +83,12 @@ class IndentedText:
 
 
 class KernelPrinter(IndentedText, KernelWalk[str]):
-    """Walks one kernel and prints it; see the module's text for the hooks."""
+    """Prints one kernel as Python text; the module's docstring lists the hooks.
+
+    Attributes:
+        target_name: name of the target, for ``Source``.
+        comment: first line of the text, before the kernel's KernelIR.
+    """
 
     target_name = ""
     comment = ""
@@ -165,7 +176,7 @@ class KernelPrinter(IndentedText, KernelWalk[str]):
         return f"{on_true} if {predicate} else {on_false}"
 
     def cast(self, argument: str, source: str, dtype: str) -> str:
-        """Only those that Numba spells as a call."""
+        """Print a conversion that Numba writes as a call; a target overrides the others."""
         del source
         return self.converted(argument, dtype)
 
@@ -184,7 +195,7 @@ class KernelPrinter(IndentedText, KernelWalk[str]):
         raise NotImplementedError(f"[printer] {type(self).__name__} must override signature")
 
     def unpack(self) -> None:
-        """Emit the lines that define every name of ``Names`` from the function's arguments."""
+        """Emit the lines that assign every name of ``Names`` from the function's arguments."""
         raise NotImplementedError(f"[printer] {type(self).__name__} must override unpack")
 
     def entry(self) -> None:

@@ -1,4 +1,4 @@
-"""The compilation target of the CPU."""
+"""The CPU target: its schedules, library providers and kernel printer in one object."""
 
 from __future__ import annotations
 
@@ -11,17 +11,17 @@ from gpuflow.targets.cpu.runtime.kernels import print_cpu
 
 
 class NativeTarget(PlainTarget):
-    """Native programs: each 16-bit result is rounded."""
+    """The target of native programs; it rounds each 16-bit result to its dtype."""
 
     schedules = CPU_SCHEDULES
     rewrites = CPU_REWRITES
 
     def choice_of(self, step: CallStep) -> Choice | None:
-        """The native implementation of a call; None if Python calls it."""
+        """Return the native implementation of a library call; None if Python calls it."""
         return chosen(PROVIDERS, block_of(step.eqn), step, self)
 
     def texts_of(self, step: KernelStep) -> list[str]:
-        """The printed text of each of a step's launches."""
+        """Return the printed loop program of each of a step's kernels."""
         return [print_cpu(kernel).text for kernel in kernels_of(step)]
 
 

@@ -1,4 +1,8 @@
-"""Convolutions as axes: few of them, sliding ones separate, and without lhs dilation."""
+"""Canonical form of convolutions: collapsed axes, three spatial dimensions, no lhs dilation.
+
+``as_problem`` collapses the dimensions of a call. ``phases`` removes lhs dilation, and
+``split_positions`` divides a call whose packed matrix would have too few taps.
+"""
 
 from __future__ import annotations
 
@@ -16,14 +20,26 @@ Dims = tuple[int, ...]
 Axis = tuple[int, int, int, int]  # size and strides in lhs, rhs and out, in elements
 Axes = list[Axis]
 
-MOST_SPACE = 3
-_FEWEST_TAPS = 128  # summed at a time; else positions become separate problems, if they are few
+MOST_SPACE = 3  # spatial dimensions
+# ``split_positions`` splits if fewer taps than this fit into the packed matrix, along a dimension
+# of 2 to ``_MOST_SPLIT`` positions.
+_FEWEST_TAPS = 128
 _MOST_SPLIT = 8
 
 
 @record
 class Slide:
-    """One spatial dimension: sizes of lhs, taps and positions, their strides, and padding."""
+    """One spatial dimension, along which the kernel (rhs) slides over lhs.
+
+    Attributes:
+        size: elements of lhs.
+        taps: elements of rhs.
+        positions: elements of the result.
+        lhs, rhs, out: strides of the three arrays along the dimension, in elements.
+        stride: window stride.
+        pad: low padding.
+        lhs_dilation, rhs_dilation: dilations; rhs_dilation is negative if taps are mirrored.
+    """
 
     size: int
     taps: int
@@ -34,19 +50,28 @@ class Slide:
     stride: int
     pad: int
     lhs_dilation: int
-    rhs_dilation: int  # negative if taps are mirrored
+    rhs_dilation: int
 
     def position(self, index: int, tap: int) -> int:
-        """Of a tap at an output index, in the dilated lhs."""
+        """The index in the dilated lhs that a tap reads for an output index."""
         return index * self.stride + tap * self.rhs_dilation - self.pad
 
 
-_STILL = Slide(1, 1, 1, 0, 0, 0, 1, 0, 1, 1)
+_STILL = Slide(1, 1, 1, 0, 0, 0, 1, 0, 1, 1)  # fills up calls with fewer than MOST_SPACE dimensions
 
 
 @record
 class Problem:
-    """A convolution with as few axes as strides allow."""
+    """A convolution with as few axes as its strides allow.
+
+    Attributes:
+        outer: axes that lhs, rhs and out share, such as groups.
+        depth: axes of lhs and rhs that are summed: input channels of a group.
+        rows: axes of lhs and out: the batch.
+        columns: axes of rhs and out: output channels of a group.
+        slides: exactly MOST_SPACE spatial dimensions, outermost first.
+        lhs_offset, rhs_offset, out_offset: first elements.
+    """
 
     outer: Axes
     depth: Axes
@@ -66,7 +91,7 @@ def _stride(view: View, d: int) -> int:
 
 
 def merged(axes: Axes) -> Axes:
-    """The axes without those of size 1, and adjacent ones merged where all strides allow it."""
+    """Drop axes of size 1, and collapse adjacent ones whose strides all allow it."""
     result: Axes = []
     for size, lhs, rhs, to in axes:
         if size == 1:
@@ -79,7 +104,10 @@ def merged(axes: Axes) -> Axes:
 
 
 def as_problem(convolution: Convolution, left: View, right: View, out: Dims) -> Problem | None:
-    """The axes of a convolution of views; None if too many dimensions slide."""
+    """Collapse the axes of a convolution of views.
+
+    None: more than MOST_SPACE spatial dimensions slide.
+    """
     strides = row_major_strides(out)
     batch, free, depth, space = convolution.left
     batch2, free2, depth2, space2 = convolution.right
@@ -131,7 +159,7 @@ def as_problem(convolution: Convolution, left: View, right: View, out: Dims) -> 
 
 
 def dense_stride(sizes: Sequence[int], strides: Sequence[int]) -> int | None:
-    """The stride of dimensions as one axis; 0 for one element, None if they do not merge."""
+    """The stride of dimensions collapsed to one axis; 0 for one element, None if impossible."""
     innermost = None
     for size, stride in zip(reversed(sizes), reversed(strides), strict=True):
         if size == 1:
@@ -149,7 +177,12 @@ def dense_stride(sizes: Sequence[int], strides: Sequence[int]) -> int | None:
 
 
 def split_positions(problem: Problem, elements: int) -> list[Problem]:
-    """One problem for each position along an outer dimension, if few taps are used by all."""
+    """Split a dimension of few positions into one problem per position, if taps would be few.
+
+    Args:
+        problem: the problem, in form 1 (``cpu/library/convolution_calls``).
+        elements: capacity of a packed matrix.
+    """
     width = prod(slide.positions for slide in problem.slides) * max(
         (axis[0] for axis in problem.rows), default=1
     )
@@ -168,7 +201,7 @@ def split_positions(problem: Problem, elements: int) -> list[Problem]:
 
 
 def with_taps_reversed(problem: Problem) -> Problem:
-    """The problem with taps counted from the other end if rhs has negative strides."""
+    """Mirror the taps of dimensions in which rhs has a negative stride, which becomes positive."""
     slides, offset = [], problem.rhs_offset
     for slide in problem.slides:
         if slide.rhs < 0:
@@ -181,7 +214,10 @@ def with_taps_reversed(problem: Problem) -> Problem:
 
 
 def phases(problem: Problem) -> list[Problem]:
-    """Undilated problems for lhs dilation, one for all positions that use the same taps."""
+    """Split a problem with lhs dilation into undilated ones.
+
+    Each has the positions that read lhs elements, not the zeros between them, at the same taps.
+    """
     options = [_phases_of(slide) for slide in problem.slides]
     return [
         replace(
@@ -195,7 +231,7 @@ def phases(problem: Problem) -> list[Problem]:
 
 
 def _phases_of(slide: Slide) -> list[tuple[Slide, int, int]]:
-    """The phases of one dimension with the offsets of their first tap and position."""
+    """The phases of one dimension, with the rhs and out offsets of their first tap and position."""
     dilation = slide.lhs_dilation
     if dilation == 1:
         return [(slide, 0, 0)]
@@ -206,7 +242,7 @@ def _phases_of(slide: Slide) -> list[tuple[Slide, int, int]]:
         first_taps = range(min(tap_step, slide.taps))
         starts = [i for i in first_taps if not slide.position(r, i) % dilation]
         if not starts:
-            continue  # only zeros between elements
+            continue  # these positions read only the zeros between elements
         (i,) = starts
         dimension_phases.append(
             (

@@ -1,4 +1,4 @@
-"""Operands of matrix products as BLAS reads them: few axes, a flag and a leading dimension."""
+"""Views as BLAS operands: collapsed axes, a transposition flag and a leading dimension."""
 
 from __future__ import annotations
 
@@ -8,11 +8,14 @@ from gpuflow.core.views import View
 Dims = tuple[int, ...]
 Axis = tuple[int, int]  # size and stride, in elements
 
-PLAIN, TRANSPOSED = 111, 112  # CBLAS's numbers
+PLAIN, TRANSPOSED = 111, 112  # CblasNoTrans, CblasTrans
 
 
 def collapsed_axes(view: View, dims: Dims, levels: int) -> list[Axis] | None:
-    """Dimensions as at most ``levels`` axes, outermost first; None if there are more."""
+    """Collapse dimensions of a view to at most ``levels`` axes, outermost first.
+
+    Dimensions of size 1 are dropped, and broadcast ones have stride 0. None: more axes are needed.
+    """
     shape, strides, _, broadcast = view
     if len(dims) == 1 and shape[dims[0]] != 1:
         d = dims[0]
@@ -32,7 +35,10 @@ def collapsed_axes(view: View, dims: Dims, levels: int) -> list[Axis] | None:
 
 
 def batch_axes(left: View, right: View, product: Product) -> list[tuple[int, int, int]] | None:
-    """At most two batch axes as (size, left stride, right stride), outermost first."""
+    """Collapse the batch dimensions to at most two axes (size, left stride, right stride).
+
+    The outermost comes first. None: more than two axes are needed.
+    """
     axes: list[tuple[int, int, int]] = []
     if not product.left[0]:
         return axes
@@ -53,9 +59,14 @@ def batch_axes(left: View, right: View, product: Product) -> list[tuple[int, int
 
 
 def leading_dimension(rows: list[Axis], columns: list[Axis]) -> tuple[int, int] | None:
-    """CBLAS's flag and leading dimension of a row-major matrix; None if it has no unit stride.
+    """Return CBLAS's transposition flag and leading dimension of a matrix, for row-major calls.
 
-    Strides of single rows and columns do not matter.
+    Args:
+        rows, columns: at most one axis each, as ``collapsed_axes`` returns them.
+
+    Returns:
+        Flag and leading dimension; None if neither axis has stride 1. The stride of an axis of
+        size 1 is irrelevant.
     """
     row_size, row_stride = rows[0] if rows else (1, 0)
     size, stride = columns[0] if columns else (1, 0)

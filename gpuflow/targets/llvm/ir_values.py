@@ -1,8 +1,8 @@
-"""Write LLVM instructions with Python operators.
+"""SSA values of LLVM with Python operators: each operator emits an instruction.
 
 An ``IRValue`` is one LLVM value with its compute dtype. The scalar functions of the CPU target
-(``scalar_functions``) are formulas on such values: they become a few inline instructions, which
-takes less time to compile than calls of helper functions.
+(``scalar_functions``) are formulas on such values. They become a few inline instructions, which
+compile faster than calls of helper functions.
 """
 
 from __future__ import annotations
@@ -20,12 +20,12 @@ else:
     ir = LazyModule("llvmlite.ir")
 
 _FLOATS = ("float32", "float64")
-# Products and sums may become one fused operation; nothing else may change.
+# LLVM's only fast-math flag here: a product and a sum may become one fused multiply-add.
 _FLAGS = ("contract",)
 
 Number = bool | int | float
-# An ir.Value with a type. llvmlite has no type hints, and what a checker infers is wrong: None for
-# most of the builder's instructions, and an ir.Value without its type.
+# An ir.Value. It is Any because llvmlite has no type hints, and type checkers infer wrong types:
+# None for most instructions of the builder, and an ir.Value without its ``type``.
 Instruction = Any
 
 
@@ -39,7 +39,7 @@ def llvm_type(dtype: str, width: int = 1) -> ir.Type:
 
 
 def bits(dtype: str) -> int:
-    """The width of a compute dtype."""
+    """The width of a compute dtype in bits; a bool is an i1."""
     return 1 if dtype == "bool" else int(dtype.lstrip("abcdefghijklmnopqrstuvwxyz"))
 
 
@@ -55,7 +55,11 @@ def is_signed(dtype: str) -> bool:
 
 @record(eq=False)
 class IRValue:
-    """One LLVM value, or a vector of them; operators emit instructions with ``builder``."""
+    """An SSA value of LLVM: a scalar or a vector. Operators emit instructions at ``builder``.
+
+    Both operands of an operator must have the same dtype and width; a Python number is converted
+    to a constant of them.
+    """
 
     builder: ir.IRBuilder
     value: Instruction
@@ -76,7 +80,7 @@ class IRValue:
         return llvm_type(dtype, self.width)
 
     def like(self, value: Instruction) -> IRValue:
-        """An LLVM value of this value's dtype."""
+        """Wrap an LLVM value, with this value's dtype."""
         return IRValue(self.builder, value, self.dtype)
 
     @property
@@ -134,7 +138,7 @@ class IRValue:
         return self.like(self.builder.shl(self.value, self._other(other)))
 
     def __rshift__(self, other: IRValue | Number) -> IRValue:
-        """Logical for unsigned and arithmetic for signed integers."""
+        """Shift right: logical for unsigned integers, arithmetic for signed ones."""
         shift = self.builder.ashr if is_signed(self.dtype) else self.builder.lshr
         return self.like(shift(self.value, self._other(other)))
 
@@ -151,11 +155,11 @@ class IRValue:
         return self._compare(">=", other)
 
     def equals(self, other: IRValue | Number) -> IRValue:
-        """Whether both are equal; false with nan."""
+        """Emit ``==``, ordered: false if an operand is nan."""
         return self._compare("==", other)
 
     def differs(self, other: IRValue | Number) -> IRValue:
-        """Whether they are not equal; true with nan."""
+        """Emit ``!=``, unordered: true if an operand is nan."""
         return self._compare("!=", other)
 
     def _compare(self, operator: str, other: IRValue | Number) -> IRValue:
@@ -170,7 +174,7 @@ class IRValue:
         return IRValue(self.builder, emit(operator, self.value, right), "bool")
 
     def is_nan(self) -> IRValue:
-        """Whether this is nan."""
+        """Emit the test for nan."""
         return self.differs(self)
 
     def bitcast(self, dtype: str) -> IRValue:
@@ -178,7 +182,7 @@ class IRValue:
         return IRValue(self.builder, self.builder.bitcast(self.value, self.type_of(dtype)), dtype)
 
     def intrinsic(self, name: str, *others: IRValue) -> IRValue:
-        """An LLVM intrinsic on values of this dtype, overloaded on it."""
+        """Emit a call of an intrinsic whose operands and result all have this value's type."""
         kind = self.value.type
         arguments = [self.value, *(other.value for other in others)]
         function = intrinsic(self.builder.module, name, kind, [kind] * len(arguments))
@@ -192,10 +196,16 @@ def intrinsic(
     parameters: Sequence[ir.Type],
     overloads: Sequence[ir.Type] = (),
 ) -> ir.Function:
-    """The declaration of an LLVM intrinsic; llvmlite does not know the names of those of vectors.
+    """Return the declaration of an LLVM intrinsic in a module; it is declared once.
+
+    llvmlite's ``declare_intrinsic`` does not know the names of overloads for vectors.
 
     Args:
-        overloads: the types that it is overloaded on, in their order; none: its result.
+        module: the module.
+        name: name of the intrinsic without ``llvm.`` and type suffixes.
+        result: type of the result.
+        parameters: types of the operands.
+        overloads: types in the name's suffix, in order; empty: the result's type.
     """
     full = ".".join(["llvm", name, *map(_spelled, overloads or [result])])
     declared = module.globals.get(full)
@@ -203,23 +213,23 @@ def intrinsic(
 
 
 def _spelled(kind: ir.Type) -> str:
-    """The suffix of an intrinsic's name for a type."""
+    """The suffix for a type in an intrinsic's name, such as ``v8f32``."""
     if isinstance(kind, ir.VectorType):
         return f"v{kind.count}{kind.element.intrinsic_name}"
     return "p0" if isinstance(kind, ir.PointerType) else kind.intrinsic_name
 
 
 def constant(builder: ir.IRBuilder, dtype: str, number: Number, width: int = 1) -> IRValue:
-    """A constant of a compute dtype, or a vector that repeats it."""
+    """A constant of a compute dtype, or its splat if ``width`` is not 1."""
     exact = float(number) if is_float(dtype) else int(number)
-    # As keys, 0.0 would equal -0.0, and nan would not equal nan.
+    # The cache key is the repr: 0.0 equals -0.0, and nan does not equal nan.
     cached = _cached_constant(dtype, repr(exact), width) if exact == exact else None
     return IRValue(builder, cached or _constant(dtype, exact, width), dtype)
 
 
 @lru_cache(4096)
 def _cached_constant(dtype: str, number: str, width: int) -> ir.Constant:
-    """A shared constant: llvmlite caches its text."""
+    """A shared constant, whose text llvmlite then formats only once."""
     return _constant(dtype, float(number) if is_float(dtype) else int(number), width)
 
 
@@ -230,24 +240,24 @@ def _constant(dtype: str, number: float, width: int) -> ir.Constant:
 
 @cache
 def counted(dtype: str, start: int, width: int, step: int = 1) -> ir.Constant:
-    """The vector of ``width`` multiples of ``step``, from the ``start``-th on."""
-    numbers = [step * k for k in range(start, start + width)]
-    return ir.Constant(llvm_type(dtype, width), numbers)
+    """The constant vector ``step * (start + k)`` for 0 <= k < ``width``."""
+    multiples = [step * k for k in range(start, start + width)]
+    return ir.Constant(llvm_type(dtype, width), multiples)
 
 
 def shuffle_mask(numbers: Iterable[int]) -> ir.Constant:
-    """The vector of indices of a shuffle."""
+    """The mask operand of a shufflevector."""
     listed = list(numbers)
     return ir.Constant(llvm_type("int32", len(listed)), listed)
 
 
 def repeated(single: ir.Constant, width: int) -> ir.Constant:
-    """The vector that repeats one constant."""
+    """The splat of a constant."""
     return ir.Constant(ir.VectorType(single.type, width), (single,) * width)
 
 
 def splat(x: IRValue, width: int) -> IRValue:
-    """A vector that repeats one value."""
+    """Broadcast a scalar to all elements of a vector."""
     if isinstance(x.value, ir.Constant):
         return x.like(repeated(x.value, width))
     builder = x.builder
@@ -257,9 +267,9 @@ def splat(x: IRValue, width: int) -> IRValue:
 
 
 def is_splat(x: IRValue) -> bool:
-    """Whether ``splat`` made the vector."""
-    made = x.value
-    return isinstance(made, ir.ShuffleVector) and isinstance(made.operands[0], ir.InsertElement)
+    """Whether a vector is the result of ``splat`` for a value that is not constant."""
+    vector = x.value
+    return isinstance(vector, ir.ShuffleVector) and isinstance(vector.operands[0], ir.InsertElement)
 
 
 def select(predicate: IRValue, on_true: IRValue, on_false: IRValue | Number) -> IRValue:
@@ -270,7 +280,7 @@ def select(predicate: IRValue, on_true: IRValue, on_false: IRValue | Number) -> 
 
 
 def polynomial(x: IRValue, coefficients: Sequence[float]) -> IRValue:
-    """Horner's rule; the highest power comes first."""
+    """Evaluate a polynomial by Horner's rule; the highest power's coefficient comes first."""
     result = x.constant(coefficients[0])
     for coefficient in coefficients[1:]:
         result = result * x + coefficient

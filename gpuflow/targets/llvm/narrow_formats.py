@@ -1,7 +1,8 @@
-"""The narrow floats, and conversions to and from float32 by integer arithmetic, for LLVM and NVVM.
+"""Narrow float formats, and their conversions to and from float32 by integer arithmetic.
 
-Narrow values are unsigned integers here. ``narrow_by_bits`` rounds to nearest, ties to even, and
-keeps nan; ``widen_by_bits`` is exact. All formats share one formula over exponent, mantissa, bias.
+Both LLVM (CPU) and NVVM (CUDA) use them. A narrow value is its bit pattern, an unsigned integer.
+``narrow_by_bits`` rounds to nearest, ties to even, and preserves nan; ``widen_by_bits`` is exact.
+All formats share one formula over exponent bits, mantissa bits and bias.
 """
 
 from __future__ import annotations
@@ -12,10 +13,13 @@ from gpuflow.targets.llvm.ir_values import IRValue, select
 
 @record
 class Format:
-    """A narrow float: ``mantissa`` bits below ``exponent`` bits with a bias, below the sign.
+    """A narrow float format: sign, exponent, mantissa, from the highest bit to the lowest.
 
-    kind: "ieee" has inf and nan; "fn" has no inf, and one nan, all ones; "fnuz" has no inf and no
-    -0.0, and its nan is the sign bit alone.
+    Attributes:
+        exponent, mantissa: number of bits.
+        bias: bias of the exponent.
+        kind: "ieee" has inf and nan. "fn" has no inf, and its nan is all ones, with either sign.
+            "fnuz" has no inf and no -0.0, and its nan is the sign bit alone.
     """
 
     exponent: int
@@ -25,23 +29,23 @@ class Format:
 
     @property
     def sign(self) -> int:
-        """The position of the sign bit."""
+        """The index of the sign bit."""
         return self.exponent + self.mantissa
 
     @property
     def largest(self) -> int:
-        """The code of the largest finite number."""
+        """The bit pattern of the largest finite number."""
         ones = (1 << self.sign) - 1
         return {"ieee": ones - (1 << self.mantissa), "fn": ones - 1, "fnuz": ones}[self.kind]
 
     @property
     def overflow(self) -> int:
-        """The code, without a sign, of values that are too large."""
+        """The bit pattern, without its sign, of the result for too large values: inf or nan."""
         return (1 << self.sign) if self.kind == "fnuz" else self.largest + 1
 
     @property
     def nan(self) -> int:
-        """The code of nan."""
+        """The bit pattern of nan."""
         quiet = self.overflow | 1 << (self.mantissa - 1)
         return quiet if self.kind == "ieee" else self.overflow
 
@@ -60,36 +64,39 @@ _FLOAT32_BIAS = 127
 _FLOAT32_MANTISSA = 23
 
 
-def narrow_by_bits(x: IRValue, form: Format) -> IRValue:
-    """The code of a float32 in ``form``, as uint32, by integer arithmetic."""
-    # By its bits and not by llvm.fabs, which NVVM does not take: the CUDA target uses this too.
+def narrow_by_bits(x: IRValue, float_format: Format) -> IRValue:
+    """Round a float32 to ``float_format``; returns the bit pattern as uint32."""
+    # Clears the sign bit, because NVVM does not support llvm.fabs.
     bits = x.bitcast("uint32") & 0x7FFFFFFF
     magnitude = bits.bitcast("float32")
-    dropped = _FLOAT32_MANTISSA - form.mantissa
+    dropped = _FLOAT32_MANTISSA - float_format.mantissa
     nearest = (bits + ((1 << (dropped - 1)) - 1) + ((bits >> dropped) & 1)) >> dropped
-    normal = nearest - ((_FLOAT32_BIAS - form.bias) << form.mantissa)
-    # Adding a power of two leaves the subnormal code, rounded, in the lowest bits.
-    magic = 2.0 ** (1 - form.bias - form.mantissa + _FLOAT32_MANTISSA)
+    normal = nearest - ((_FLOAT32_BIAS - float_format.bias) << float_format.mantissa)
+    # Adding this power of two rounds, and leaves the subnormal's pattern in the lowest bits.
+    magic = 2.0 ** (1 - float_format.bias - float_format.mantissa + _FLOAT32_MANTISSA)
     sum_ = x.like(x.builder.fadd(magnitude.value, x.constant(magic).value))
     subnormal = sum_.bitcast("uint32") - x.constant(magic).bitcast("uint32")
-    code = select(magnitude < 2.0 ** (1 - form.bias), subnormal, normal)
-    too_large = code > form.largest
-    code = select(too_large, code.constant(form.overflow), code)
-    signed = code | ((x.bitcast("uint32") >> 31) << form.sign)
-    if form.kind == "fnuz":
+    code = select(magnitude < 2.0 ** (1 - float_format.bias), subnormal, normal)
+    too_large = code > float_format.largest
+    code = select(too_large, code.constant(float_format.overflow), code)
+    signed = code | ((x.bitcast("uint32") >> 31) << float_format.sign)
+    if float_format.kind == "fnuz":
         signed = select(code.equals(0), code, signed)
-    return select(x.is_nan(), code.constant(form.nan), signed)
+    return select(x.is_nan(), code.constant(float_format.nan), signed)
 
 
-def widen_by_bits(code: IRValue, form: Format) -> IRValue:
-    """The float32 of a code (uint32) in ``form``: shift the bits, then scale by a power of two."""
-    magnitude = code & ((1 << form.sign) - 1)
-    shifted = magnitude << (_FLOAT32_MANTISSA - form.mantissa)
-    scaled = shifted.bitcast("float32") * 2.0 ** (_FLOAT32_BIAS - form.bias)
-    special = magnitude > form.largest
-    if form.kind == "fnuz":
-        special = code.equals(form.nan)
+def widen_by_bits(code: IRValue, float_format: Format) -> IRValue:
+    """Convert a bit pattern (uint32) of ``float_format`` to float32.
+
+    Its bits are shifted to float32's exponent and mantissa; a power of two then corrects the bias.
+    """
+    magnitude = code & ((1 << float_format.sign) - 1)
+    shifted = magnitude << (_FLOAT32_MANTISSA - float_format.mantissa)
+    scaled = shifted.bitcast("float32") * 2.0 ** (_FLOAT32_BIAS - float_format.bias)
+    special = magnitude > float_format.largest
+    if float_format.kind == "fnuz":
+        special = code.equals(float_format.nan)
     bits = select(special, shifted | 0x7F800000, scaled.bitcast("uint32"))
-    if form.kind == "fnuz":
+    if float_format.kind == "fnuz":
         bits = select(special, bits.constant(0x7FC00000), bits)
-    return (bits | ((code >> form.sign) << 31)).bitcast("float32")
+    return (bits | ((code >> float_format.sign) << 31)).bitcast("float32")

@@ -5,23 +5,26 @@ from __future__ import annotations
 from gpuflow.base.records import record
 from gpuflow.targets.llvm.ir_values import IRValue
 
-# The largest stride of a vector that is made from whole loads.
+# The largest stride for which ``strided_loads`` is used.
 _LARGEST_STEP = 4
 
 
 @record(eq=False)
 class AffineIndex(IRValue):
-    """An affine int64; ``value`` is that of the loop's first element.
+    """An int64 that is affine in the induction variable; ``value`` is the scalar ``base``.
 
     Attributes:
-        step: the difference between consecutive elements.
+        step: the difference between consecutive iterations.
     """
 
     step: int = 1
 
 
 def factor_of(operator: str, a: IRValue, b: IRValue) -> int:
-    """The small constant by which an operation multiplies an affine index; 0 if it does not."""
+    """The constant by which an operation multiplies an affine index.
+
+    0: it is another operation, or the step of the result would be too large.
+    """
     for affine, other in ((a, b), (b, a)):
         is_single = other.is_constant and other.width == 1
         if operator == "*" and isinstance(affine, AffineIndex) and is_single:
@@ -31,5 +34,5 @@ def factor_of(operator: str, a: IRValue, b: IRValue) -> int:
 
 
 def first_of(x: IRValue) -> IRValue:
-    """The first value of an affine index as a scalar; other scalars unchanged."""
+    """The base of an affine index as a plain scalar; other scalars unchanged."""
     return IRValue(x.builder, x.value, x.dtype)

@@ -1,8 +1,8 @@
-"""Builds printed CPU kernels, and loads built ones.
+"""Compiles loop programs to machine code for this processor, and loads it.
 
-A build gives code for this processor: an image (``linker``), or a relocatable object file if images
-are not supported. ``loop_compiler`` makes LLVM instructions of loop programs. Loading an image
-needs no compiler; an object file needs llvmlite's linker.
+``loop_compiler`` translates a program to LLVM IR, and ``machine_code`` runs LLVM. The result is an
+image (``linker``), or a relocatable object file if an image is not supported. Loading an image
+needs no compiler; loading an object file needs llvmlite's JIT linker.
 """
 
 from __future__ import annotations
@@ -38,12 +38,18 @@ else:
 
 _PROTOTYPE = ctypes.CFUNCTYPE(None, ctypes.c_void_p, ctypes.c_int64, ctypes.c_int64)
 
-_MANY_STATEMENTS, _MANY_LOOPS = 100, 8
+_MANY_STATEMENTS, _MANY_LOOPS = 100, 8  # see ``_level``
 
 
 @record
 class Object:
-    """A built kernel: an image or an object file, its function, and the symbols it needs."""
+    """A built kernel.
+
+    Attributes:
+        code: an image or an object file.
+        entry: name of the kernel's function.
+        imports: symbols that loading must resolve.
+    """
 
     code: bytes
     entry: str
@@ -51,7 +57,7 @@ class Object:
 
     @property
     def suffix(self) -> str:
-        """Of its file in the kernel cache."""
+        """The suffix of its file in the kernel cache."""
         return suffix_of(self.code)
 
 
@@ -60,11 +66,11 @@ class LoadedKernel:
     """A kernel in memory.
 
     Attributes:
-        address: of ``void kernel(int64 *words, int64 lo, int64 hi)``.
-        call: the same through ctypes, ``call(address_of_words, lo, hi)``; releases the GIL.
-            It owns the code.
-        keepalive: owns the code; the address is valid while this or ``call`` lives.
-        size: of the code in bytes.
+        address: address of ``void kernel(int64 *words, int64 lo, int64 hi)``. It is valid while
+            ``keepalive`` or ``call`` lives.
+        call: the function through ctypes, ``call(address_of_words, lo, hi)``; releases the GIL.
+        keepalive: owner of the code.
+        size: bytes of the built code.
     """
 
     address: int
@@ -74,17 +80,13 @@ class LoadedKernel:
 
 
 def build_cpu(source: LoopSource) -> Object:
-    """Compile a printed kernel for this processor.
+    """Compile a loop program for this processor. Cost: 5 to 50 ms.
 
     Args:
-        source: the result of ``cpu.print_cpu``.
-
-    Returns:
-        The code. Cost: 5 to 50 ms.
+        source: a program, such as the result of ``cpu.print_cpu``.
 
     Raises:
-        Unsupported: if the program has something that its compiler does not know: an error of a
-            printer.
+        Unsupported: if the program is invalid, by an error of its printer.
     """
     written = module_of(source)
     built = compiled(str(written), _level(source, written), libm.inline_variants)
@@ -92,11 +94,11 @@ def build_cpu(source: LoopSource) -> Object:
 
 
 def _level(source: LoopSource, written: Written) -> int:
-    """The optimization level of LLVM.
+    """LLVM's optimization level for a program.
 
-    The highest level unswitches loops: without it batched Mandelbrot loops take 1.3 times as long,
-    a transposed copy 1.8 times. It takes half as long again for a long program, and for deeply
-    nested loops, which it copies even without conditions.
+    Level 3 unswitches loops: without it, batched Mandelbrot loops take 1.3 times as long, and a
+    transposed copy 1.8 times. But it compiles 1.5 times as long for long programs, and for deep
+    loop nests, which it duplicates even without conditions.
     """
     if written.is_final:
         return AS_WRITTEN
@@ -109,11 +111,11 @@ def _level(source: LoopSource, written: Written) -> int:
 
 
 def linkable(code: bytes, symbols: Sequence[str]) -> bytes:
-    """The cached form of an object file: its image, or itself.
+    """Link an object file to an image if that is supported; else return it unchanged.
 
     Args:
         code: the object file.
-        symbols: the requested functions.
+        symbols: the functions that the image exports.
     """
     if not HAS_IMAGES:
         return code
@@ -124,18 +126,18 @@ def linkable(code: bytes, symbols: Sequence[str]) -> bytes:
 
 
 def suffix_of(code: bytes) -> str:
-    """The suffix of a file with the result of ``linkable``."""
+    """The suffix of a cache file with the result of ``linkable``."""
     return "image" if is_image(code) else "o"
 
 
 def assembly(source: LoopSource) -> str:
-    """The assembly text of a printed kernel, for tests and for a person to read."""
+    """The assembly text of a loop program, for tests and for reading."""
     written = module_of(source)
     return assembly_of(str(written), _level(source, written), libm.inline_variants)
 
 
 class _Linker:
-    """llvmlite's LLJIT, made at first use: one for the process, used under a lock."""
+    """llvmlite's LLJIT, which links object files. One per process, created lazily, locked."""
 
     def __init__(self) -> None:
         self._lock = threading.Lock()
@@ -143,13 +145,13 @@ class _Linker:
         self._numbers = itertools.count()
 
     def forget_lock(self) -> None:
-        """In a forked child: the thread that held the lock is gone."""
+        """In a forked child: replace the lock, since the thread that held it may be gone."""
         self._lock = threading.Lock()
 
     def link(
         self, code: bytes, symbols: Sequence[str], imports: Mapping[str, int]
     ) -> tuple[llvm.ResourceTracker, dict[str, int]]:
-        """The library that owns the code, and the addresses of its symbols."""
+        """Link an object file; returns the owner of the code, and its symbols' addresses."""
         return undisturbed(lambda: self._link(code, symbols, imports))
 
     def _link(
@@ -158,8 +160,8 @@ class _Linker:
         ensure_room()
         with self._lock:
             if self._engine is None:
-                # JITLink keeps the sections of an object close and reports errors; LLVM's older
-                # linker aborts.
+                # JITLink allocates the sections of an object together, and reports errors. LLVM's
+                # older linker aborts the process.
                 self._engine = llvm.create_lljit_compiler(host_machine(), use_jit_link=True)
             builder = llvm.JITLibraryBuilder().add_object_img(code).add_current_process()
             for symbol in symbols:
@@ -178,14 +180,14 @@ def link_symbols(
     Args:
         code: an image or an object file.
         symbols: the requested functions.
-        imports: addresses of functions that it calls; others are looked up in the process.
+        imports: addresses of imported functions; others are looked up in the process.
 
     Returns:
         The owner of the code, and the functions' addresses, which are valid while it lives.
 
     Raises:
-        RuntimeError: a symbol is missing, or the code is damaged.
-        OSError: the system gives no memory for code.
+        RuntimeError: if a symbol is missing, or the code is damaged.
+        OSError: if the system refuses memory for code.
     """
     if is_image(code):
         return load_image(
@@ -200,18 +202,18 @@ if hasattr(os, "register_at_fork"):
 
 
 def load_cpu(built: Object, runtime: Callable[[str], int | None] | None = None) -> LoadedKernel:
-    """Put a built kernel into this process.
+    """Load a built kernel into this process. Cost: below 1 ms.
 
     Args:
-        built: from ``build_cpu``, in this or another process on an equal processor.
-        runtime: the address of a function of the native runtime, by name; None for other names.
+        built: result of ``build_cpu``, of this or another process with an equal processor.
+        runtime: returns the address of a function of the native runtime; None for other names.
 
     Returns:
-        The kernel, ready to be called from any thread. Cost: below 1 ms.
+        The kernel, which any thread may call.
 
     Raises:
-        RuntimeError: a symbol is missing, or the code is damaged.
-        OSError: the system gives no memory for code.
+        RuntimeError: if a symbol is missing, or the code is damaged.
+        OSError: if the system refuses memory for code.
     """
     resolve = runtime or (lambda name: None)
     resolved = {symbol: resolve(symbol) or libm.resolve(symbol) for symbol in built.imports}
@@ -219,13 +221,13 @@ def load_cpu(built: Object, runtime: Callable[[str], int | None] | None = None) 
     library, addresses = link_symbols(built.code, (built.entry,), imports)
     address = addresses[built.entry]
     call: Any = _PROTOTYPE(address)
-    # A reference to the function alone must own the code as well.
+    # ``call`` must keep the code alive even if the LoadedKernel is gone.
     call.keepalive = library
     return LoadedKernel(address, call, library, len(built.code))
 
 
 @cache
 def target_identity() -> str:
-    """Inputs of the object code besides the text and the compilers' versions."""
+    """Inputs of object code besides its text and the compiler: processor, and vector library."""
     target = cpu_target()
     return json.dumps([target.cpu, target.flags, libm.library_identity()])

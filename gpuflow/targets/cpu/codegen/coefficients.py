@@ -1,9 +1,9 @@
-"""Constants of ``polynomials``: formats of floats, reduction constants and coefficients.
+"""Constants of ``polynomials``: float formats, range reduction constants and minimax coefficients.
 
-The coefficients minimise the greatest relative error: a weighted least-squares fit at 120
+The coefficients minimize the largest relative error. They are a weighted least-squares fit at 120
 Chebyshev nodes in 45 digits, repeated 25 times with the weights multiplied by the errors. Then each
 is rounded to the dtype, from the lowest power on, and the others are fitted again. The highest
-power comes first, as ``ir_values.polynomial`` takes them.
+power comes first, as ``ir_values.polynomial`` expects.
 
 Sources: Lawson (1961), Contributions to the theory of linear least maximum approximation;
 Brisebarre and Chevillard (2007), Efficient polynomial L-infinity approximations.
@@ -19,15 +19,15 @@ class Format:
     """A float dtype.
 
     Attributes:
-        unsigned: the unsigned integer of the same width.
+        unsigned: unsigned integer dtype of the same width.
         mantissa: stored bits of the mantissa.
-        bias: of the exponent.
+        bias: bias of the exponent.
         ln2: log(2) as a sum of two terms; the first has so few bits that its product with any
             exponent is exact.
-        smallest: the logarithm of half the smallest subnormal number, rounded down.
-        tiny: the logarithm of the smallest normal number.
-        largest: the greatest number whose exponential is finite.
-        root_half: the bits of sqrt(1/2).
+        smallest: logarithm of half the smallest subnormal number, rounded down.
+        tiny: logarithm of the smallest normal number.
+        largest: largest number whose exponential is finite.
+        root_half: bit pattern of sqrt(1/2).
     """
 
     unsigned: str
@@ -41,7 +41,7 @@ class Format:
 
     @property
     def magic(self) -> float:
-        """Adding it rounds to an integer, which is in the lowest bits."""
+        """A number whose addition rounds to an integer, in the lowest bits of the sum."""
         return 1.5 * 2.0**self.mantissa
 
 
@@ -68,7 +68,7 @@ FORMATS = {
     ),
 }
 
-# (exp(r) - 1 - r) / r^2 on |r| <= log(2) / 2, followed by the 1 and the 1 of the other terms.
+# (exp(r) - 1 - r) / r^2 on |r| <= log(2) / 2, then the coefficients 1 and 1 of r and 1: exp(r).
 EXP = {
     "float32": (0.0013820138, 0.008368686, 0.041668274, 0.16666521, 0.49999994, 1.0, 1.0),
     "float64": (
@@ -101,7 +101,7 @@ LOG = (
     0.3333391,
     -0.5,
 )
-# (log2(1 + f) - f) / f there.
+# (log2(1 + f) - f) / f on the same interval.
 LOG2 = (
     0.123508096,
     -0.20693934,
@@ -113,7 +113,7 @@ LOG2 = (
     -0.7213474,
     0.442695,
 )
-# log2(1 + f) / f there, good to 2^-33.
+# log2(1 + f) / f on the same interval, with an error of 2^-33.
 LOG2_LONG = (
     -0.08633733475179428,
     0.15485152067753136,
@@ -128,7 +128,7 @@ LOG2_LONG = (
     -0.7213475252118215,
     1.4426950409394128,
 )
-# log(1 + f) / f there, good to 2^-41.
+# log(1 + f) / f on the same interval, with an error of 2^-41.
 LOG_LONG = (
     0.043792921045742866,
     -0.08561678422894403,
@@ -160,8 +160,8 @@ LOG_64 = (
 TANH = (0.016437104, -0.052671693, 0.13320726, -0.33332947)
 # (sin(r) / r - 1) / r^2 as a polynomial in r^2, for |r| <= pi / 2.
 SIN = (2.605784e-06, -0.00019809666, 0.008333068, -0.1666666)
-# erf(a) / a - 1 as a polynomial in a^2, for a <= 1.03; erfc(a)^(1/4) for 1.03 <= a <= 4, where its
-# error counts as that of erf does, near 4 more, so that erf(4) is 1.
+# erf(a) / a - 1 as a polynomial in a^2, for a <= 1.03. erfc(a)^(1/4) for 1.03 <= a <= 4: its error
+# is weighted by its effect on erf, and more near 4, so that erf(4) is 1.
 ERF = (-0.0005493325, 0.004885179, -0.02668501, 0.11279319, -0.3761223, 0.1283791)
 ERFC_ROOT = (
     -0.00016879848,
@@ -174,9 +174,8 @@ ERFC_ROOT = (
     1.0045202,
 )
 
-# pi as a sum of terms whose products with an integer below 2^15 (and a half) are exact, for a
-# processor without fused multiply-add; and of three full ones. All are positive, so that -0.0 stays
-# -0.0.
+# pi as a sum. Without fused multiply-add: terms whose products with an integer below 2^15, or that
+# plus 1/2, are exact. With it: three full terms. All are positive, so that -0.0 stays -0.0.
 PI_EXACT = (
     3.140625,
     0.000965118408203125,
@@ -185,5 +184,5 @@ PI_EXACT = (
     5.126688136514179e-12,
 )
 PI_FUSED = (3.141592502593994, 1.5099578831723193e-07, 1.078060505991553e-14)
-# From here on, sin and cos are libm's.
+# For larger arguments, sin and cos are libm's.
 FAR = 1e5

@@ -1,7 +1,7 @@
-"""Elements of arrays in memory as LLVM instructions: their addresses, loads and stores.
+"""Loads and stores of array elements as LLVM instructions.
 
-Memory holds storage dtypes, values have compute dtypes. Accesses are in scopes, so that LLVM knows
-which of them do not overlap.
+Elements in memory have storage dtypes, and values have compute dtypes. Accesses are annotated with
+alias scopes, so that LLVM knows which of them do not overlap.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ if TYPE_CHECKING:
 else:
     ir = LazyModule("llvmlite.ir")
 
-# The index of an operand's scope, and the number of scopes; None: it may alias any other access.
+# Index of the alias scope of an access, and number of scopes; None: it may alias any access.
 Scopes = tuple[int, int] | None
 
 
@@ -47,14 +47,19 @@ def load(
     width: int = 1,
     mask: Instruction | None = None,
 ) -> IRValue:
-    """Load the value at an address, or a vector of contiguous ones.
+    """Load an element, or a vector of contiguous elements, as compute dtype.
 
     Args:
-        mask: the active elements of a vector; the others are not touched, and read as 0.
+        builder: position of the load.
+        address: address of the first element.
+        storage: storage dtype.
+        scopes: alias scope.
+        width: number of elements.
+        mask: active elements of a vector. The others are not accessed, and are 0. None: all.
     """
     if width == 1:
         loaded = builder.load(address)
-        # Memory holds no undef. LLVM's treatment of it keeps loops from being vectorised.
+        # Memory holds no undef values, whose semantics would prevent vectorization.
         loaded.set_metadata("noundef", builder.module.add_metadata([]))
     elif mask is None:
         loaded = builder.load(_vector(builder, address, width), align=size_of(storage))
@@ -78,7 +83,7 @@ def store(
     scopes: Scopes,
     mask: Instruction | None = None,
 ) -> None:
-    """Store a value at an address, or a vector; ``mask`` selects its elements."""
+    """Store a value or a vector of compute dtype; ``mask`` has the active elements."""
     narrowed = _narrowed(builder, value, storage)
     if _merges(narrowed, address):
         narrowed = _computed(builder, narrowed)
@@ -109,7 +114,7 @@ def size_of(storage: str) -> int:
 
 
 def _vector(builder: ir.IRBuilder, address: Instruction, width: int) -> Instruction:
-    """The address of an element as that of a vector."""
+    """Cast the address of an element to that of a vector."""
     return builder.bitcast(address, ir.VectorType(address.type.pointee, width).as_pointer())
 
 
@@ -132,10 +137,10 @@ def _narrowed(builder: ir.IRBuilder, value: Instruction, storage: str) -> Instru
 
 
 def _merges(value: Instruction, address: Instruction) -> bool:
-    """Whether a store conditionally keeps the old value.
+    """Whether a store writes back the old value if some condition is false.
 
-    LLVM makes a masked store of that. Without AVX-512 it takes ten times as long as a plain one on
-    many processors, and later loads of the same memory wait for it.
+    LLVM converts that to a masked store. Without AVX-512, it takes ten times as long as a plain one
+    on many processors, and later loads of the same memory wait for it.
     """
     target = cpu_target()
     if not target.is_x86 or target.has_masks or not isinstance(value, ir.SelectInstr):
@@ -157,7 +162,7 @@ def _array(address: Instruction) -> Instruction:
 
 
 def _computed(builder: ir.IRBuilder, value: Instruction) -> Instruction:
-    """A value as the result of an operation: ``value | 0``, with an opaque zero."""
+    """Return ``value | 0`` with an opaque zero, so that LLVM does not see a select."""
     kind = value.type
     single = kind.element if isinstance(kind, ir.VectorType) else kind
     width = {"float": 32, "double": 64}.get(str(single)) or single.width
@@ -170,7 +175,7 @@ def _computed(builder: ir.IRBuilder, value: Instruction) -> Instruction:
 
 
 def _set_scope(module: ir.Module, instruction: Instruction, scopes: Scopes) -> None:
-    """Set the alias scope of an access, which does not alias accesses in the other scopes."""
+    """Annotate an access with its alias scope; it does not alias accesses in other scopes."""
     if scopes is None:
         return
     # The module owns the cache of its scopes' metadata.

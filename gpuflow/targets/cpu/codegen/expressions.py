@@ -1,4 +1,4 @@
-"""Expressions of a loop program, as LLVM instructions."""
+"""Compiles expressions of a loop program to LLVM instructions, and checks their types."""
 
 from __future__ import annotations
 
@@ -52,17 +52,20 @@ _INTEGER_ONLY = ("&", "|", "^", "<<", ">>")
 
 
 class Expressions:
-    """Emits expressions at the position of ``builder``.
+    """Emits expressions at the position of ``builder``. A subclass defines ``variable``.
+
+    All methods that emit raise Unsupported if an expression is ill-typed.
 
     Args:
-        builder: of the function.
-        names: the accessors of the program.
+        builder: builder of the function.
+        names: accessors of the program, by name.
     """
 
     def __init__(self, builder: ir.IRBuilder, names: Mapping[str, Named]) -> None:
         self.builder, self.names = builder, names
 
     def value(self, node: Expression) -> IRValue:
+        """Emit an expression."""
         match node:
             case Name(name):
                 return self.variable(name)
@@ -95,10 +98,11 @@ class Expressions:
         raise Unsupported(expression_text(node))
 
     def operand(self, node: Expression) -> IRValue:
-        """Emit an operand of an operator or a function."""
+        """Emit an operand of an operator or a function; a hook for affine indices."""
         return self.value(node)
 
     def typed(self, node: Expression, dtype: str) -> IRValue:
+        """Emit an operand, which must have a dtype."""
         value = self.operand(node)
         if value.dtype != dtype:
             raise Unsupported(f"{expression_text(node)} is {value.dtype}, not {dtype}")
@@ -109,11 +113,13 @@ class Expressions:
         raise NotImplementedError
 
     def same(self, a: IRValue, b: IRValue) -> tuple[IRValue, IRValue]:
+        """Check that both operands of an operator have the same dtype."""
         if a.dtype != b.dtype or a.dtype == POINTER:
             raise Unsupported(f"{a.dtype} with {b.dtype}")
         return a, b
 
     def arithmetic(self, operator: str, a: IRValue, b: IRValue) -> IRValue:
+        """Emit an operator of ``ARITHMETIC``."""
         a, b = self.same(a, b)
         wrong = is_float(a.dtype) if operator in _INTEGER_ONLY else a.dtype == "bool"
         if wrong or operator not in _ARITHMETIC or (operator == "/" and not is_float(a.dtype)):
@@ -121,23 +127,23 @@ class Expressions:
         return _ARITHMETIC[operator](a, b)
 
     def compute_dtype(self, dtype: str) -> str:
-        """The dtype, if it is a compute dtype."""
+        """Return the dtype; raises Unsupported if it is not a compute dtype."""
         if dtype not in COMPUTE_DTYPES:
             raise Unsupported(f"np.{dtype}")
         return dtype
 
     def as_dtype(self, value: IRValue, dtype: str) -> IRValue:
-        """A value as one of another compute dtype."""
+        """Convert a value to another compute dtype, which must not need rounding."""
         if is_float(value.dtype) and not is_float(dtype):
             raise Unsupported(f"{value.dtype} to {dtype}")  # a Cast specifies the rounding
         return cast(value, dtype)
 
     def meaning(self, name: str) -> Named | None:
-        """The function with a name; None if there is none."""
+        """Return the accessor or builtin with a name; None if there is none."""
         return self.names.get(name) or functions.named(name)
 
     def call(self, node: Call) -> tuple[IRValue, ...]:
-        """The results of a call."""
+        """Emit a call; returns its results."""
         meaning = self.meaning(node.function)
         if meaning is None or len(node.arguments) != len(meaning.parameters):
             raise Unsupported(node.function)
@@ -145,7 +151,7 @@ class Expressions:
         return self.emitted(meaning, [self.typed(argument, dtype) for argument, dtype in pairs])
 
     def emitted(self, meaning: Named, values: Sequence[IRValue]) -> tuple[IRValue, ...]:
-        """Emit a call of a name with its arguments."""
+        """Emit a function for emitted arguments; returns its results."""
         emitted = meaning.emit(self.builder, *(value.value for value in values))
         results = emitted if isinstance(emitted, tuple) else (emitted,) if meaning.results else ()
         return tuple(

@@ -1,30 +1,32 @@
-"""The names in a kernel's text on the CPU target: arguments, results and emitted code of each.
+"""Builtin functions of loop programs: their parameters, results, and LLVM instructions.
 
-A name emits its LLVM instructions where it is called. The text uses these (dtypes are compute
-dtypes, storages are storage dtypes):
+A call is inlined: it emits instructions at its position. A program may call these (dtypes are
+compute dtypes, storages are storage dtypes):
 
     <fn>_<dtype>(...)            a function of kir.scalar
     cast_<dtype>_<dtype>(x)      a Cast
     cast_index_<dtype>(x)        a Cast of an index to a float
     select_<dtype>(p, a, b)      a Select; select_pointer(p, a, b)
-    accumulate_add_<dtype>       a sum that may be reordered
-    order_<fn>_<dtype>(x)        an integer that orders floats for fn, max or min, and nan last
-    unorder_<fn>_<dtype>(k)      the float of such an integer
-    use_wide_registers()         an attribute of the whole function
+    accumulate_<fn>_<dtype>      a float sum (add) or product (mul) that may be reassociated
+    order_<fn>_<dtype>(x)        an integer with the order of floats, and nan as extremum of fn
+    unorder_<fn>_<dtype>(k)      the inverse of order_<fn>_<dtype>; fn is max or min
+    use_wide_registers()         a function attribute: prefer 512-bit vectors
     is_interrupted()             whether the function must return
     word_pointer(words, k)       slot k of an argument block, or word_<storage>
-    local_<storage>(n)           n elements on the stack; n is a number
+    local_<storage>(n)           n elements on the stack; n is a literal
     load_<storage>(p, i), store_<storage>(p, i, x)
-    transpose_<storage>(..)      a block of elements with rows and columns exchanged, see transposes
+    transpose_<storage>(..)      a transposed copy of a block of elements, see transposes
     multiply_<kind>(..)          a tile of a product of matrices, see product_tiles
     reader(storage, scope, scopes), writer(storage, scope, scopes)
     guarded_reader(storage, scope, scopes)
 
-The last three emit the load and the store of one operand, and a conditional load: if the condition
-is False it reads an argument instead, and returns 0. LLVM vectorizes that like a gather. A branch
-around a load would become a masked load, which may touch unmapped memory. Operands in different
-scopes do not overlap; all read-only ones share scope 0. LLVM then needs no overlap checks at run
-time.
+The last three declare accessors of one operand: its load, its store, and a conditional load. If the
+condition is False, the latter reads the argument block instead of the operand, and returns 0. LLVM
+vectorizes that like a gather. A branch around a load would become a masked load, which is slow if
+inactive elements are in unmapped memory (``printing/boundaries``).
+
+Scopes are LLVM's alias scopes: operands in different scopes must not overlap. All read-only
+operands share scope 0. So LLVM needs no overlap checks at run time.
 """
 
 from __future__ import annotations
@@ -57,7 +59,7 @@ else:
 
 POINTER = "pointer"
 INTERRUPTED = "gf_interrupted"
-# Elements after an array on the stack, which partial vectors may write.
+# Spare elements after an array on the stack: stores of a last, partial vector may write them.
 SPARE = 64
 _INDEX_BASE = 0x4338_0000_0000_0000  # bits of 2 ** 52 + 2 ** 51 as a float64
 
@@ -66,7 +68,13 @@ Emit = Callable[..., Any]
 
 @record
 class Access:
-    """The load of an element, or its store."""
+    """The memory access of an accessor: one element, loaded or stored.
+
+    Attributes:
+        storage: storage dtype of the element.
+        scopes: alias scope, see ``elements.Scopes``.
+        is_store: whether it is a store.
+    """
 
     storage: str
     scopes: Scopes
@@ -75,13 +83,13 @@ class Access:
 
 @record
 class Named:
-    """A name that kernels call.
+    """A builtin function or an accessor.
 
     Attributes:
-        parameters: compute dtypes, or "pointer".
-        results: the same; more than one makes a tuple.
-        emit: ``(builder, *LLVM values) -> value, tuple of values or None``.
-        access: its memory access; None if it has none, or accesses more than an element.
+        parameters: types of the parameters: compute dtypes, or "pointer".
+        results: types of the results.
+        emit: ``(builder, *LLVM values) -> value``, a tuple for several results, None for none.
+        access: its memory access, if it accesses one element; else None.
     """
 
     parameters: tuple[str, ...]
@@ -92,7 +100,7 @@ class Named:
 
 @cache
 def named(name: str) -> Named | None:
-    """The meaning of a name of the list above; None for others."""
+    """Return the builtin function with a name; None for other names."""
     start, _, last = name.rpartition("_")
     verb, _, storage = name.partition("_")
     if name == "use_wide_registers":
@@ -125,19 +133,22 @@ def named(name: str) -> Named | None:
 
 @cache
 def reader(storage: str, scope: int, scopes: int) -> Named:
-    """The load of an operand."""
+    """Return the load of an operand's element; the arguments are as in ``loops.nodes.Accessor``."""
     return _reader(storage, (scope, scopes))
 
 
 @cache
 def writer(storage: str, scope: int, scopes: int) -> Named:
-    """The store of an operand."""
+    """Return the store of an operand's element."""
     return _writer(storage, (scope, scopes))
 
 
 @cache
 def guarded_reader(storage: str, scope: int, scopes: int) -> Named:
-    """The conditional load of an operand; the last argument is the argument block."""
+    """Return the conditional load of an operand's element.
+
+    Its last argument is the argument block, which is read if the condition is false.
+    """
 
     def emit(
         builder: ir.IRBuilder,
@@ -177,13 +188,14 @@ def _cast(source: str, dtype: str) -> Named:
 
 
 def _emit_index_as_float(dtype: str, builder: ir.IRBuilder, value: Instruction) -> Instruction:
-    """An int64 below 2 ** 51 in size, in vectors; many processors convert int64 one by one.
+    """Convert an index to a float by vector instructions. Its magnitude must be below 2 ** 51.
 
-    Added to the bits of 2 ** 52 + 2 ** 51 it is that number plus the index.
+    Many processors have no vector conversion of int64. The sum of the index and the bits of the
+    float 2 ** 52 + 2 ** 51 is the bits of that number plus the index.
     """
     index = IRValue(builder, value, "int64")
     base = index.constant(_INDEX_BASE)
-    # Not as IRValues: the subtraction may not be contracted or reordered.
+    # Emitted without IRValue's flags: the subtraction must not be contracted or reordered.
     number = (index + base).bitcast("float64").value
     exact = builder.fsub(number, base.bitcast("float64").value)
     return cast(IRValue(builder, exact, "float64"), dtype).value
@@ -206,25 +218,26 @@ def _accumulate(fn: str, dtype: str) -> Named:
     return Named((dtype, dtype), (dtype,), emit)
 
 
-# Of a float in an integer of its width: the bits, and those of the mantissa.
+# By dtype: the bits of a float, and of its mantissa.
 _ORDERED_BITS = {"float32": (32, 23), "float64": (64, 52)}
 _ORDERS = ("order_max", "order_min", "unorder_max", "unorder_min")
 
 
 def _order(name: str, dtype: str) -> Named:
-    """The float's bits as an integer that grows with it, shifted so that nan is at the far end.
+    """Map floats to integers with the same order, in which nan is the extremum; or the inverse.
 
-    The maximum of such integers is that of the floats, nan and -0.0 included, for one instruction
-    where ``llvm.maximum`` takes six dependent ones.
+    The maximum of such integers is that of the floats, including nan and -0.0. It takes one
+    instruction, and ``llvm.maximum`` takes six dependent ones.
     """
     bits, mantissa = _ORDERED_BITS[dtype]
     integer = f"int{bits}"
-    # As integers, nan with a sign bit come before -inf: for max, move them after nan without.
+    # Nans with a sign bit come before -inf: for max, adding this wraps them around past inf. For
+    # min, it wraps the other nans around to before -inf.
     shift = (1 << mantissa) - 1
     shift = -shift if name.endswith("max") else shift
 
     def flip(x: IRValue) -> IRValue:
-        """Reverse the order of negative floats; the inverse of itself."""
+        """Reverse the order of negative floats. It is its own inverse."""
         return x ^ ((x >> (bits - 1)) & ((1 << (bits - 1)) - 1))
 
     def order(builder: ir.IRBuilder, value: Instruction) -> Instruction:
@@ -239,7 +252,7 @@ def _order(name: str, dtype: str) -> Named:
 
 
 def _argument_slot(storage: str) -> Named:
-    """The load of an argument slot: 8 bytes, with scalars in the low ones."""
+    """Return the load of an argument slot: 8 bytes, of which scalars use the low ones."""
     if storage == POINTER:
         return Named((POINTER, "int64"), (POINTER,), _emit_pointer_slot)
     emit = partial(_emit_scalar_slot, storage)
@@ -285,20 +298,21 @@ _OF_LOCALS: dict[str, Callable[[str], Named]] = {
 
 
 def _emit_wide_registers(builder: ir.IRBuilder) -> None:
-    """Let LLVM use the widest vector registers: it would avoid 512 bits on some processors, on
-    which these loops run up to 1.4 times as fast with them.
+    """Let LLVM use 512-bit vectors, which it avoids on some processors.
+
+    There, these loops run up to 1.4 times as fast with them.
     """
-    # llvmlite refuses attributes that it does not know; a plain set accepts them.
+    # llvmlite's add() rejects attributes that it does not know; that of set does not.
     set.add(builder.function.attributes, '"prefer-vector-width"="512"')
 
 
 def _emit_is_interrupted(builder: ir.IRBuilder) -> Instruction:
-    """Query the native runtime, which resolves the name when the kernel is loaded."""
+    """Call ``gf_interrupted`` of the native runtime, an import that loading resolves."""
     module = builder.module
     if INTERRUPTED not in module.globals:
         function = ir.Function(module, ir.FunctionType(ir.IntType(32), []), INTERRUPTED)
         function.attributes.update(("nounwind", "cold"))
-        # It accesses nothing that kernels see: values in memory need not be read again after it.
+        # It accesses no memory of kernels, so LLVM may keep their values in registers.
         set.add(function.attributes, "memory(inaccessiblemem: readwrite)")
     answer = builder.call(module.globals[INTERRUPTED], [])
     return builder.icmp_signed("!=", answer, ir.Constant(ir.IntType(32), 0))

@@ -1,7 +1,7 @@
-"""lgamma and digamma on the CPU, without calls and branches, so that LLVM vectorizes them.
+"""lgamma and digamma as LLVM instructions without calls and branches, so that LLVM vectorizes them.
 
-Both compute in float64, whatever the argument's dtype, and are exact to a few ulps. libm's lgamma
-is scalar: 50 times slower.
+Both compute in float64 for all dtypes, with errors of a few ulps. libm's lgamma is scalar, and 50
+times slower.
 """
 
 from __future__ import annotations
@@ -11,7 +11,7 @@ import math
 from gpuflow.targets.cpu.codegen import polynomials
 from gpuflow.targets.llvm.ir_values import IRValue, cast, polynomial, select
 
-# From here on Stirling's series is used; below, a recurrence leads to a fixed interval.
+# Stirling's series is used from this argument on. Below, a recurrence leads to a fixed interval.
 _FAR = {"float32": 4, "float64": 8}
 
 
@@ -32,8 +32,8 @@ def _around_two(terms: int) -> list[float]:
     return [*reversed(powers), one_minus_euler]
 
 
-# For |t| <= 1/2 each term is a quarter of the one before. Those of float32 are fitted, as
-# ``coefficients`` describes, to 2^-41.
+# For |t| <= 1/2 each term is a quarter of the one before. Those of float32 are fitted as described
+# in ``coefficients``, with an error of 2^-41.
 _AROUND_TWO = {
     "float32": (
         -1.221242626164057e-05,
@@ -52,7 +52,7 @@ _AROUND_TWO = {
     ),
     "float64": _around_two(27),
 }
-# B_2k / (2k (2k - 1)), k = 10 to 1. Source: DLMF 5.11.1. That of float32 is good to 2^-39.
+# B_2k / (2k (2k - 1)), k = 10 to 1. Source: DLMF 5.11.1. That of float32 has an error of 2^-39.
 _STIRLING = {
     "float32": (
         -0.0004847036158641228,
@@ -84,7 +84,7 @@ _DIGAMMA_SERIES = (
     1 / 12,
     0.0,
 )
-# sin(pi f) / f and cos(pi f) as polynomials in f**2, for |f| <= 1/2; to 2^-44 in float32.
+# sin(pi f) / f and cos(pi f) as polynomials in f**2, for |f| <= 1/2; error 2^-44 in float32.
 _TERMS = [(-1) ** (k // 2) * math.pi**k / math.factorial(k) for k in range(25)]
 _SIN_PI = {
     "float32": (
@@ -109,8 +109,8 @@ _PAIR_PRODUCT = (1.0, 60.0, 1308.0, 12176.0, 40320.0, 0.0)
 def lgamma(x: IRValue) -> IRValue:
     """Logarithm of the absolute gamma function; inf at its poles and at infinities.
 
-    It is computed at x, but for x <= -1/2 at -x, and then reflected. Below 8, or 4, it is that of
-    2 + t and a logarithm: ``gamma(x + n) / gamma(x)`` is a product.
+    For x <= -1/2, it is computed at -x, and reflected. Below 8 (float32: 4), a recurrence reduces
+    it to lgamma(2 + t) and the logarithm of a product, ``gamma(x + n) / gamma(x)``.
     """
     wide = cast(x, "float64")
     logarithm = polynomials.log if x.dtype == "float64" else polynomials.log_of_single
@@ -134,7 +134,10 @@ def lgamma(x: IRValue) -> IRValue:
 
 
 def _reduced(a: IRValue, far: int) -> tuple[IRValue, IRValue]:
-    """t with |t| <= 1/2 and the absolute ``gamma(2 + t) / gamma(a)``, or its inverse for a > 2."""
+    """t with |t| <= 1/2, and the product that relates ``gamma(a)`` to ``gamma(2 + t)``.
+
+    For a < 1.5 it is the absolute ``gamma(2 + t) / gamma(a)``, else its inverse.
+    """
     one = a.constant(1)
     y, product = a, one
     for _ in range(far - 2):
@@ -148,15 +151,15 @@ def _reduced(a: IRValue, far: int) -> tuple[IRValue, IRValue]:
 
 
 def digamma(x: IRValue) -> IRValue:
-    """Reflection to x >= 1/2, ten steps of the recurrence, then the series; nan at the poles.
+    """Digamma: reflection to x >= 1/2, ten steps of the recurrence, then the series.
 
-    The sum of ``1 / (x + k)`` is one fraction, which takes one division.
+    It is nan at the poles. The sum of ``1 / (x + k)`` is one fraction, which takes one division.
     """
     wide = cast(x, "float64")
     pole = (wide <= 0) & wide.equals(wide.intrinsic("floor"))
     mirrored = wide < 0.5
     argument = select(mirrored, 1 - wide, wide)
-    # From 1e30 on, the sum is nothing, and its polynomials would overflow.
+    # From 1e30 on, the sum is negligible, and its polynomials would overflow.
     bounded = select(argument > 1e30, argument.constant(1e30), argument)
     v = bounded * (bounded + (_SHIFT - 1))
     below = (2 * bounded + (_SHIFT - 1)) * polynomial(v, _PAIRS) / polynomial(v, _PAIR_PRODUCT)

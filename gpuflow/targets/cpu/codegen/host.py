@@ -1,8 +1,8 @@
 """LLVM's description of the processor of this machine, cached in the cache folder.
 
-To query LLVM, it must be loaded: 40 MB and 20 ms, for an answer that follows from the registers of
-the instructions CPUID and XGETBV. A digest of them names a small file with the answer, so that
-machines that share the folder find their own.
+Loading LLVM to query it takes 40 MB and 20 ms. Its answer depends only on the results of the
+instructions CPUID and XGETBV. A digest of these names a small file with the answer, so that
+machines with different processors can share the folder.
 
 Source: Intel 64 and IA-32 Architectures Software Developer's Manual, volume 2, CPUID and XGETBV.
 """
@@ -41,11 +41,11 @@ _XGETBV = bytes.fromhex("31c9 0f01d0 8907 895704 c3")
 _PROBE = Image(
     _CPUID + _XGETBV, PAGE, PAGE, {"cpuid": 0, "xgetbv": len(_CPUID)}, imports={}, fixups=()
 )
-# Bytes of address space: LLVM's library takes 155 MB, each of the first threads that allocate 64,
-# and a small program with products and Fourier transforms took 540 in all.
-_ROOM = 640 << 20
-_SAVES_STATE = 1 << 27  # of leaf 1's ecx: XGETBV is available
-# Leaf, subleaf, and which of eax, ebx, ecx and edx count: the others depend on the core.
+# Bytes of address space. LLVM's library takes 155 MB, and each of the first threads that allocate
+# 64 MB. A small program with products and Fourier transforms took 540 MB in all.
+_ADDRESS_SPACE = 640 << 20
+_SAVES_STATE = 1 << 27  # bit of leaf 1's ecx (OSXSAVE): XGETBV is available
+# Leaf, subleaf, and the registers of eax, ebx, ecx and edx that are the same for all cores.
 _LEAVES = (
     (0x0, 0, "abcd"),
     (0x1, 0, "acd"),
@@ -69,9 +69,9 @@ class HostProcessor:
     """A processor as LLVM describes it.
 
     Attributes:
-        cpu: its name.
-        flags: its features in LLVM's form, present and missing.
-        features: its features.
+        cpu: its name in LLVM.
+        flags: LLVM's feature flags, ``+`` for present and ``-`` for missing ones.
+        features: names of the features that are present.
     """
 
     cpu: str
@@ -81,7 +81,7 @@ class HostProcessor:
 
 @cache
 def host_processor() -> HostProcessor:
-    """The processor of this machine; LLVM is queried once for each kind and cache folder."""
+    """The processor of this machine. LLVM is queried once per cache folder and processor."""
     path = _path()
     if path is None:
         return undisturbed(_ask)
@@ -94,26 +94,26 @@ def host_processor() -> HostProcessor:
 
 
 def ensure_room() -> None:
-    """Check for memory before LLVM is loaded: without memory, LLVM ends the process.
+    """Check for address space before LLVM is loaded. Without enough, LLVM ends the process.
 
     Raises:
-        MemoryError: if a limit of the address space leaves too little.
+        MemoryError: if a limit on address space leaves too little.
     """
     if "llvmlite.binding" not in sys.modules:
-        require_address_space(_ROOM, "building kernels with LLVM")
+        require_address_space(_ADDRESS_SPACE, "building kernels with LLVM")
 
 
 _provided: dict[str, HostProcessor] = {}
 
 
 def cached_processor() -> tuple[str, HostProcessor] | None:
-    """The processor and the digest of its registers; None if nothing can be cached."""
+    """The digest of the processor's registers, and the processor; None if it cannot be cached."""
     path = _path()
     return None if path is None else (path.stem, host_processor())
 
 
 def provide_processor(digest: str, processor: HostProcessor) -> None:
-    """Give ``host_processor`` LLVM's description, if this machine has that digest."""
+    """Let ``host_processor`` return this description if the machine has that digest."""
     _provided[digest] = processor
 
 
@@ -125,7 +125,7 @@ def _ask() -> HostProcessor:
 
 
 def _path() -> Path | None:
-    """The file of this kind of processor; None if nothing can be cached."""
+    """The file of this processor; None without a cache folder, or if CPUID cannot run."""
     folder = cache_folder()
     if folder is None or not HAS_IMAGES:
         return None
@@ -138,10 +138,10 @@ def _path() -> Path | None:
 
 
 def processor_registers() -> list[list[int]]:
-    """CPUID and XGETBV registers, without bits that differ between cores.
+    """Read CPUID and XGETBV, without registers that differ between cores.
 
     Raises:
-        OSError: the system lets no code into memory.
+        OSError: if the system does not allow executable memory.
     """
     memory, addresses = load_image(_PROBE, ("cpuid", "xgetbv"), lambda name: None)
     prototype = ctypes.CFUNCTYPE(None, ctypes.c_void_p)
@@ -155,7 +155,7 @@ def processor_registers() -> list[list[int]]:
     highest = {base: ask(cpuid, base, 0)[0] for base in (0, 0x80000000)}
     registers = []
     for leaf, subleaf, names in _LEAVES:
-        # A missing leaf would repeat another one.
+        # CPUID of a leaf above the highest returns another leaf's data.
         if leaf <= highest[leaf & 0x80000000]:
             values = ask(cpuid, leaf, subleaf)
             registers.append([leaf, subleaf, *(values["abcd".index(name)] for name in names)])
@@ -166,7 +166,7 @@ def processor_registers() -> list[list[int]]:
 
 
 def _read(path: Path) -> HostProcessor | None:
-    """The contents of a file; None if it is missing or damaged."""
+    """Read a processor from a file; None if the file is missing or damaged."""
     try:
         record = parse_json(read_private(path))
         checksum, values = record["checksum"], record["processor"]

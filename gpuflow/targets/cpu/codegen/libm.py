@@ -1,9 +1,9 @@
 """Calls of the C math library, with the vector variants of glibc's libmvec.
 
-A scalar call is declared under a name of ours (``gpuflow_expf``), so that LLVM does not take it for
-the C function and fold or rename it. The attribute ``vector-function-abi-variant`` lists its
-vector variants; LoopVectorize calls those. Without libmvec, or where a function is missing there,
-the loop calls the scalar function and stays correct.
+A scalar function is declared with a prefix (``gpuflow_expf``), so that LLVM does not recognize the
+C function and fold or rename it. The attribute ``vector-function-abi-variant`` lists its vector
+variants, which LLVM's LoopVectorize calls. If libmvec or a variant is missing, a loop calls the
+scalar function.
 
 Source: LLVM Language Reference, "vector-function-abi-variant"; x86 vector function ABI of glibc.
 """
@@ -59,8 +59,8 @@ FUNCTIONS = {
 }
 _PREFIX = "gpuflow_"
 
-# Letter of the vector function ABI, the width of its registers in bits and what of LLVM's features
-# passes them, by machine. Code without such registers would pass its arguments elsewhere.
+# By machine: letter of the vector function ABI, bits of its registers, and LLVM's feature for them.
+# Without the feature, code would pass arguments in other registers than the variant expects.
 _VARIANTS = {
     "x86_64": (("e", 512, "avx512f"), ("d", 256, "avx2"), ("c", 256, "avx"), ("b", 128, "sse2")),
     "aarch64": (("n", 128, ""),),
@@ -88,14 +88,11 @@ def _address(library: ctypes.CDLL | None, symbol: str) -> int | None:
 
 
 def resolve(symbol: str) -> int | None:
-    """The address of a function that a kernel's code imports, or None.
+    """Resolve an import of a kernel's code to its address in this process, or None.
 
     Args:
-        symbol: a scalar function under our name, a vector variant (``_ZGV...``), one that this
-            process has anyway (``memset``), or a helper of the compiler's run-time library.
-
-    Returns:
-        The address in this process.
+        symbol: a scalar function with our prefix, a vector variant (``_ZGV...``), a function of the
+            process (``memset``), or a helper of the compiler's run-time library.
     """
     if symbol.startswith("_ZGV"):
         return _address(_library("libmvec.so.1"), symbol)
@@ -108,7 +105,7 @@ def resolve(symbol: str) -> int | None:
 
 @cache
 def _widths(is_double: bool) -> tuple[tuple[str, int], ...]:
-    """The letters of the target's vector variants, with their numbers of lanes."""
+    """Letter and number of lanes of each vector variant that the target supports."""
     features = cpu_target().features
     return tuple(
         (letter, register // (64 if is_double else 32))
@@ -141,7 +138,7 @@ def all_symbols() -> tuple[str, ...]:
 
 @cache
 def library_identity() -> str:
-    """The available vector functions of a build; part of the cache key."""
+    """The vector functions that this process has; part of the cache key."""
     vectors = (symbol for symbol in all_symbols() if not symbol.startswith(_PREFIX))
     return f"{platform.machine()} {' '.join(vectors)}"
 
@@ -154,7 +151,7 @@ def call(fn: str, *arguments: IRValue) -> IRValue:
     """Emit a call of a function of ``FUNCTIONS``.
 
     Raises:
-        NoVectors: the arguments are vectors for which there is no variant.
+        NoVectors: if the arguments are vectors, and the function has no variant for them.
     """
     first = arguments[0]
     name, arity = FUNCTIONS[fn]
@@ -167,18 +164,18 @@ def call(fn: str, *arguments: IRValue) -> IRValue:
 def call_beyond(
     bound: float, fn: str, size: IRValue, arguments: Sequence[IRValue], near: IRValue
 ) -> IRValue:
-    """Emit a function for ``|size| > bound``, else ``near``; it rarely has to be called.
+    """Emit a call of a function that runs only for rare elements with ``|size| > bound``.
 
-    A loop with a branch is not vectorised. So the branch is in a function of ours, whose vector
-    variants branch on whether any lane needs the call. Those variants are inlined after
-    vectorisation, by ``inline_variants``, or at once for vectors that are written here.
+    LLVM does not vectorize a loop with a branch. So the branch is in a helper function. Its vector
+    variants branch on whether any lane needs the call, and are inlined after vectorization, by
+    ``inline_variants``. For vectors that this compiler writes, LLVM inlines the helper at once.
 
     Args:
-        bound: the greatest size for which ``near`` holds; nan counts as near.
+        bound: the largest magnitude for which ``near`` is the result.
         fn: a name of ``FUNCTIONS``.
-        size: the value that is compared.
-        arguments: of the function, of the dtype of ``size``.
-        near: the result elsewhere.
+        size: the value that is compared; nan counts as near.
+        arguments: arguments of the function, of the dtype of ``size``.
+        near: the result of all other elements.
 
     Returns:
         The result.
@@ -201,7 +198,7 @@ def call_beyond(
 def _define_beyond(
     module: ir.Module, name: str, symbol: str, arity: int, is_double: bool, bound: float
 ) -> None:
-    """The function of ``call_beyond`` and its vector variants."""
+    """Define the scalar helper of ``call_beyond``, and its vector variants."""
     kind = ir.DoubleType() if is_double else ir.FloatType()
     scalar = _declare(module, symbol, arity, is_double)
     variants = []
@@ -211,7 +208,7 @@ def _define_beyond(
         variant = f"_ZGV{letter}N{lanes}{'v' * (arity + 2)}_{name}"
         variants.append(_define_vectors(module, variant, symbol, arity, is_double, bound, lanes))
     function = _pure_function(module, name, kind, arity + 2)
-    # Inlined before vectorisation it would be a branch in the loop.
+    # If it were inlined before vectorization, the loop would have a branch.
     function.attributes.add("noinline")
     _emit_beyond(function, scalar, bound, 1)
     _set_variants(function, variants)
@@ -221,7 +218,7 @@ def _define_beyond(
 def _define_vectors(
     module: ir.Module, name: str, symbol: str, arity: int, is_double: bool, bound: float, lanes: int
 ) -> ir.Function:
-    """The function of ``call_beyond`` on vectors."""
+    """Define the helper of ``call_beyond`` for vectors."""
     kind = ir.VectorType(ir.DoubleType() if is_double else ir.FloatType(), lanes)
     function = _pure_function(module, name, kind, arity + 2)
     function.attributes.add("alwaysinline")
@@ -258,7 +255,7 @@ def _emit_beyond(function: ir.Function, called: ir.Function, bound: float, lanes
 def _called(
     builder: ir.IRBuilder, called: ir.Function, arguments: Sequence[Instruction], lanes: int
 ) -> Instruction:
-    """Emit a call with vectors; lane by lane if the function is scalar."""
+    """Emit a call for vectors; if the function is scalar, one call per lane."""
     if called.args[0].type == arguments[0].type:
         return builder.call(called, arguments)
     result = arguments[0]
@@ -270,11 +267,11 @@ def _called(
 
 
 def inline_variants(module: llvm.ModuleRef, builder: llvm.PassBuilder) -> None:
-    """Inline the vector variants that are defined in an optimised module.
+    """Inline the vector helpers of ``call_beyond``, after vectorization.
 
     Args:
-        module: after its passes.
-        builder: of those passes.
+        module: the module, after its passes.
+        builder: the pass builder.
     """
     if not any(f"{_PREFIX}" in f.name and not f.is_declaration for f in module.functions):
         return
@@ -287,7 +284,11 @@ def inline_variants(module: llvm.ModuleRef, builder: llvm.PassBuilder) -> None:
 def _declare(
     module: ir.Module, symbol: str, arity: int, is_double: bool, lanes: int = 1
 ) -> ir.Function:
-    """Declare a function of the C library: for scalars, or for vectors."""
+    """Declare a function of the C library, or its variant for ``lanes`` elements.
+
+    Raises:
+        NoVectors: if there is no such variant.
+    """
     kind = ir.DoubleType() if is_double else ir.FloatType()
     variants = vector_variants(symbol, arity, is_double)
     if lanes > 1:
@@ -313,7 +314,7 @@ def _set_variants(function: ir.Function, variants: list[ir.Function]) -> None:
     # A variant's name in the list repeats the scalar name, then the symbol in parentheses.
     pairs = [(variant.name.split("_", 2)[1], variant.name) for variant in variants]
     mapping = ",".join(f"_{shape}_{function.name}({name})" for shape, name in pairs)
-    # llvmlite refuses attributes that it does not know; a plain set accepts them.
+    # llvmlite's add() rejects attributes that it does not know; that of set does not.
     set.add(function.attributes, f'"vector-function-abi-variant"="{mapping}"')
 
 
@@ -326,7 +327,7 @@ def _pure_function(module: ir.Module, name: str, kind: ir.Type, arity: int) -> i
 
 
 def _retain_declarations(module: ir.Module, functions: list[ir.Function]) -> None:
-    """Add functions to ``llvm.compiler.used``: a module may have only one such list."""
+    """Add functions to the module's only list ``llvm.compiler.used``, so that LLVM keeps them."""
     pointer = ir.IntType(8).as_pointer()
     name = "llvm.compiler.used"
     used = module.globals.get(name)

@@ -1,4 +1,8 @@
-"""Compiles the loop program of a CPU kernel to LLVM instructions, in one walk."""
+"""Compiles the loop program of a CPU kernel to an LLVM module, in one walk.
+
+Innermost loops are written as loops over vectors if possible (``vector_loops``). The others are
+written as scalar loops with metadata for LLVM's vectorizer.
+"""
 
 from __future__ import annotations
 
@@ -65,8 +69,8 @@ class Written:
     """The LLVM module of a kernel.
 
     Attributes:
-        module: its instructions.
-        is_final: all its loops over elements are already vectorized.
+        module: the module.
+        is_final: all its innermost loops are vectorized, so LLVM need not transform loops.
     """
 
     module: ir.Module
@@ -78,10 +82,10 @@ class Written:
 
 @cache
 def _fill_escapes() -> None:
-    """Fill llvmlite's table of escaped characters: other threads may find it half full.
+    """Fill llvmlite's table of escaped characters, before several threads use it.
 
-    llvmlite fills it at first use, entry by entry, and a thread that reads a missing entry gets a
-    KeyError. No entry is ever removed.
+    llvmlite fills it lazily, entry by entry. A thread that reads it half full gets a KeyError. No
+    entry is ever removed.
     """
     everything = ir.MetaDataString(ir.Module(), bytes(range(256)))
     while True:
@@ -91,10 +95,10 @@ def _fill_escapes() -> None:
 
 
 def module_of(source: LoopSource) -> Written:
-    """The LLVM module of a loop program, with one function ``void entry(ptr, i64, i64)``.
+    """Compile a loop program to an LLVM module with one function ``void entry(ptr, i64, i64)``.
 
     Raises:
-        Unsupported: a call or a type in the program is wrong.
+        Unsupported: if the program has an unknown call, or is ill-typed.
     """
     _fill_escapes()
     program = source.program
@@ -106,37 +110,43 @@ def module_of(source: LoopSource) -> Written:
 
 
 def _accessor(accessor: Accessor) -> Named:
-    makers = {
+    constructors = {
         "reader": functions.reader,
         "guarded_reader": functions.guarded_reader,
         "writer": functions.writer,
     }
-    return makers[accessor.kind](accessor.storage, accessor.scope, accessor.scopes)
+    return constructors[accessor.kind](accessor.storage, accessor.scope, accessor.scopes)
 
 
-# Statements of a loop that is written once, see ``_masked_loop_metadata``. For chains of 25, 50 and
-# 100 operations, some 45, 70 and 140 statements, code then takes 0.9, 0.7 and 0.55 of the time to
-# make, and 1.2, 1.0 and 1.0 of the time to run: shorter loops work on several vectors at once.
+# Statements from which on LLVM emits a loop once, with masks; see ``_masked_loop_metadata``. For
+# chains of 25, 50 and 100 operations (about 45, 70 and 140 statements), that takes 0.9, 0.7 and
+# 0.55 of the time to compile, and 1.2, 1.0 and 1.0 of the time to run. Shorter loops run faster
+# without it, on several vectors at once.
 LONG_BODY = 64
-# For shorter loops LLVM's own interleave count is good.
+# Instructions of a loop for which LLVM's own interleave count is good, if it has fewer.
 _FEWEST = 32
-# The bytes of a vector register of AVX-512.
+# Bytes of a vector register of AVX-512.
 _REGISTER = 64
-# Elements for which a series of instructions is done at once.
+# Lanes of a vector that a series of instructions computes at once.
 _LANES = 8
 
 
 class _Function(Expressions):
-    """Compiles one function. Variables have one type each.
+    """Compiles one function. Each variable must have one type.
 
     Args:
-        module: to which it is added.
-        program: its loop program.
-        names: the program's accessors.
+        module: the module to add it to.
+        program: the loop program.
+        names: accessors of the program.
 
     Attributes:
-        vectors, scalars: how many loops over elements are written as loops of vectors, and how
-            many are not.
+        fixed: values of the parameters, and of the counters of enclosing loops.
+        once, local: names that are assigned once, and names that are not loop-carried.
+        exits: exit blocks of the enclosing loops, innermost last.
+        depths: for each enclosing loop, the depth of the loops in it.
+        vectors, scalars: number of innermost loops that are written as loops over vectors, and
+            number of those that are not.
+        arrays: analysis of arrays on the stack.
     """
 
     def __init__(self, module: ir.Module, program: Program, names: dict[str, Named]) -> None:
@@ -153,12 +163,12 @@ class _Function(Expressions):
         self.once, self.local = assigned_once(self.body), local_names(self.body)
         self.variables = Variables(self.entry, self.once)
         self.exits: list[ir.Block] = []
-        # For each loop around the current statement, the depth of the loops in it.
         self.depths: list[int] = []
         self.vectors = self.scalars = 0
         self.arrays = Arrays(program, self.once)
 
     def compile(self) -> None:
+        """Compile the whole function; call it once."""
         start = self.builder.block
         self.block(self.body)
         self.builder.ret_void()
@@ -173,7 +183,7 @@ class _Function(Expressions):
                 self.statement(node)
 
     def inner_block(self, body: Sequence[Statement], after: ir.Block) -> None:
-        """Write the statements of a loop whose exit block is ``after``."""
+        """Compile the body of a loop whose exit block is ``after``."""
         self.exits.append(after)
         self.depths.append(depth_of(body))
         self.block(body)
@@ -209,6 +219,7 @@ class _Function(Expressions):
             raise Unsupported(f"{name} is {value.dtype}, and something else before")
 
     def loop(self, loop: Loop) -> None:
+        """Compile a loop: over vectors if possible, else as a scalar loop with metadata."""
         name, body = loop.counter, loop.body
         begin, end = (self.typed(value, "int64").value for value in (loop.first, loop.end))
         builder, function = self.builder, self.builder.function
@@ -260,10 +271,10 @@ class _Function(Expressions):
             self.fixed[name] = outer
 
     def write_vectors(self, loop: Loop, bounds: tuple[Instruction, Instruction]) -> bool:
-        """Write a loop as a loop over vectors or as one vector; False if that is not possible.
+        """Write a loop as a loop over vectors, or as one vector; False if that is not possible.
 
         Raises:
-            Gather: it is not, because of an element's index.
+            Gather: if it is not possible because an index is not affine.
         """
         body = loop.body
         reductions = reductions_of(body, set(assigned(body)) - self.local)
@@ -300,13 +311,13 @@ class _Function(Expressions):
         return True
 
     def is_straight(self, body: Sequence[Statement]) -> bool:
-        """Whether a loop is a list of assignments without values carried to later iterations."""
+        """Whether a loop has no branches, no inner loops and no loop-carried variables."""
         return reductions_of(body, set(assigned(body)) - self.local) == {}
 
     def straight_loop_metadata(
         self, body: Sequence[Statement], written: Sequence[ir.Block], gathers: bool
     ) -> ir.MDValue | None:
-        """The metadata of a loop without branches and reductions, if it needs any."""
+        """The metadata of a straight loop that LLVM shall vectorize; None if it needs none."""
         module = self.builder.module
         instructions = [one for block in written for one in block.instructions]
         calls = any(isinstance(one, ir.CallInstr) and _is_called(one) for one in instructions)
@@ -322,7 +333,7 @@ class _Function(Expressions):
         return loop_metadata(module, [["llvm.loop.interleave.count", count]])
 
     def _register_width(self, body: Sequence[Statement]) -> int:
-        """The elements of a vector register of the widest dtype that a loop accesses."""
+        """The number of lanes of a vector register, for the widest dtype that a loop accesses."""
         meanings = map(self.meaning, names_called(body))
         storages = {one.access.storage for one in meanings if one is not None and one.access}
         return _REGISTER // max(map(size_of, storages), default=4)
@@ -341,7 +352,7 @@ class _Function(Expressions):
         builder.branch(loop_body)
         builder.position_at_end(loop_body)
         self.inner_block(body, after)
-        self.scalars += self.vectors == vectors  # it is around no loop over elements
+        self.scalars += self.vectors == vectors  # no vectorized loop is in it
         builder.branch(loop_body)
         builder.position_at_end(after)
 
@@ -361,10 +372,10 @@ class _Function(Expressions):
 
 
 def _one_vector_at_a_time(module: ir.Module, trip_count: int | None, is_opaque: bool) -> ir.MDValue:
-    """The metadata of a loop that is too short to work on several vectors at once.
+    """The metadata of a short loop: LLVM shall not interleave several vectors.
 
-    A loop of known length is not unrolled either: LLVM would unroll it completely before it
-    vectorizes loops. If LLVM does not know the length, the metadata bounds the width of vectors.
+    A loop with a static trip count is not unrolled either: LLVM would unroll it completely before
+    it vectorizes loops. If its trip count is opaque, the metadata sets the vector width.
     """
     hints = [["llvm.loop.interleave.count", ir.Constant(ir.IntType(32), 1)]]
     if trip_count is not None:
@@ -376,10 +387,10 @@ def _one_vector_at_a_time(module: ir.Module, trip_count: int | None, is_opaque: 
 
 
 def _has_scalar_remainder(trip_count: int, body: Sequence[Statement]) -> bool:
-    """Whether a loop has a remainder, whose iterations should be scalar.
+    """Whether a loop of static trip count has a remainder that should be scalar code.
 
-    For small known trip counts, LLVM makes vectors with masks. Without AVX-512 masked stores take
-    as long as everything else; only expensive elements are worth them.
+    For small static trip counts, LLVM emits masked vectors. Without AVX-512, masked stores take as
+    long as the rest of the loop, so only expensive elements are worth them.
     """
     if cpu_target().has_masks or trip_count in (1, 2, 4, 8) or trip_count >= 2 * _LANES:
         return False
@@ -389,18 +400,24 @@ def _has_scalar_remainder(trip_count: int, body: Sequence[Statement]) -> bool:
 
 
 def _is_called(call: ir.CallInstr) -> bool:
-    """Whether it is a function rather than an instruction of the processor."""
+    """Whether a call is one of a function, and not of an LLVM intrinsic."""
     return not getattr(call.callee, "name", "llvm.").startswith("llvm.")
 
 
 def _masked_loop_metadata(module: ir.Module, width: int) -> ir.MDValue:
-    """The metadata of a long loop: its last elements are a partial vector.
+    """The metadata of a long loop: its remainder is a vector with a mask (tail folding).
 
-    Without it LLVM writes the loop three times: for vectors, for short vectors of the remainder,
-    and for single elements. It overestimates what is done element by element, reads of a table and
-    calls, and would write the whole loop so; with a width it does not (interp of a million elements
-    takes 0.5 of the time, wofz 0.1). ``vectorize.enable`` would do so too, but print a warning for
-    each loop that it cannot vectorize.
+    Without it, LLVM emits the loop three times: for vectors, for short vectors of the remainder,
+    and for single elements.
+
+    LLVM also overestimates the cost of scalarized operations (table lookups, calls), and would not
+    vectorize such a loop. A ``width`` forces it: interp of a million elements takes 0.5 of the
+    time, wofz 0.1. ``vectorize.enable`` would force it too, but print a warning for each loop that
+    LLVM cannot vectorize.
+
+    Args:
+        module: the module.
+        width: the vector width; 0: LLVM decides.
     """
     hints = [["llvm.loop.vectorize.predicate.enable", ir.Constant(ir.IntType(1), 1)]]
     if width > 0:

@@ -1,9 +1,9 @@
-"""LLVM for this processor: text to object code, in several threads at once.
+"""LLVM IR text to object code for this processor, in several threads at once.
 
-llvmlite guards all of LLVM with one lock. LLVM itself needs none between threads that share no
-context, so the two long calls, the passes and the code generation, bypass the lock, if the version
-of llvmlite is supported; otherwise they wait for one another. llvmlite's lock is acquired and
-released in Python, so all of this runs undisturbed.
+llvmlite guards all of LLVM with one lock. LLVM needs no lock between threads with separate
+contexts. So the two long calls, optimization passes and code generation, bypass it if llvmlite's
+internals are as expected; otherwise they run one at a time. llvmlite acquires and releases its lock
+in Python, so an exception in between would leave it locked: all of this runs ``undisturbed``.
 """
 
 from __future__ import annotations
@@ -28,8 +28,8 @@ else:
     llvm = LazyModule("llvmlite.binding")
 
 Result = TypeVar("Result")
-# The level of a text that is already vectorized: functions are inlined, values are simplified, and
-# loops are not transformed.
+# The level for a text that is already vectorized: LLVM inlines and simplifies, but does not
+# transform loops.
 AS_WRITTEN = 0
 Finish = Callable[["llvm.ModuleRef", "llvm.PassBuilder"], None]
 _idle_machines: list[llvm.TargetMachine] = []
@@ -37,22 +37,22 @@ _idle_machines: list[llvm.TargetMachine] = []
 
 @record
 class Compiled:
-    """An object file, and the functions that a linker may have to find for it."""
+    """An object file, and its imports: the functions that a linker must resolve."""
 
     code: bytes
     imports: tuple[str, ...]
 
 
 def compiled(text: str, level: int = 3, finish: Finish | None = None) -> Compiled:
-    """The object code of a module for this processor.
+    """Compile a module to object code for this processor.
 
     Args:
-        text: LLVM instructions.
-        level: 1 to 3, as of compilers' ``-O``; or ``AS_WRITTEN``.
-        finish: more passes, ``finish(module, pass_builder)``.
+        text: LLVM IR.
+        level: optimization level, 1 to 3; or ``AS_WRITTEN``.
+        finish: runs further passes after those of the level.
 
     Raises:
-        RuntimeError: the text is wrong, or LLVM cannot emit it.
+        RuntimeError: if the text is invalid, or LLVM cannot emit code for it.
     """
 
     return _with_module(
@@ -74,17 +74,17 @@ def optimized_text(text: str, level: int = 3, finish: Finish | None = None) -> s
 
 
 def host_machine() -> llvm.TargetMachine:
-    """LLVM's description of the processor to emit or link code for; see ``processor``.
+    """Create LLVM's target machine for ``cpu_target``, to emit or link code.
 
-    Images require position-independent code (``linker``); LLVM's linker requires LLVM's default.
+    Images require position-independent code (``linker``). LLVM's JIT linker requires its default.
     """
     _let_forks_wait()
     llvm.initialize_native_target()
     llvm.initialize_native_asmprinter()
     target = cpu_target()
     reloc, model = ("pic", "small") if HAS_IMAGES else ("default", "jitdefault")
-    # Level 2 schedules x86's instructions once more, for a fifth of the time to emit them, and
-    # processors reorder them anyway; for Arm it emits the same.
+    # Level 2 would schedule instructions for x86 once more, for a fifth of the time to emit them.
+    # Processors reorder instructions anyway. For Arm it emits the same code.
     return llvm.Target.from_default_triple().create_target_machine(
         cpu=target.cpu, features=target.flags, opt=1, reloc=reloc, codemodel=model, jit=True
     )
@@ -96,7 +96,7 @@ def _with_module(
     finish: Finish | None,
     use: Callable[[llvm.ModuleRef, llvm.TargetMachine], Result],
 ) -> Result:
-    """The result of ``use`` on an optimized module."""
+    """Optimize a module, and return the result of ``use`` on it."""
 
     def build() -> Result:
         ensure_room()
@@ -108,9 +108,9 @@ def _with_module(
 
 @contextmanager
 def _machine() -> Iterator[llvm.TargetMachine]:
-    """A ``host_machine`` for exclusive use.
+    """A ``host_machine`` for exclusive use by this thread.
 
-    LLVM makes its tables of a processor for each machine, which takes 1 to 2 ms: they are cached.
+    Creating one takes 1 to 2 ms for LLVM's tables of the processor, so idle ones are reused.
     """
     try:
         machine = _idle_machines.pop()
@@ -123,7 +123,7 @@ def _machine() -> Iterator[llvm.TargetMachine]:
 def _optimized(
     text: str, machine: llvm.TargetMachine, level: int, finish: Finish | None
 ) -> llvm.ModuleRef:
-    """The module after LLVM's passes."""
+    """Parse a module, and run LLVM's passes on it."""
     module = llvm.parse_assembly(text, llvm.create_context())
     module.verify()
     module.triple = machine.triple
@@ -139,7 +139,7 @@ def _optimized(
 
 
 def _tidying() -> llvm.ModulePassManager:
-    """The passes of ``AS_WRITTEN``: they take a tenth of the time of those of level 2."""
+    """The passes of ``AS_WRITTEN``, which take a tenth of the time of level 2."""
     passes = llvm.create_new_module_pass_manager()
     passes.add_always_inliner_pass()
     passes.add_sroa_pass()
@@ -164,17 +164,17 @@ def _object_code(module: llvm.ModuleRef, machine: llvm.TargetMachine) -> bytes:
 
 
 def _imports(module: llvm.ModuleRef) -> tuple[str, ...]:
-    """Declared functions that a linker may have to find, without LLVM's intrinsics."""
+    """Functions that are declared and not defined, without LLVM's intrinsics."""
     declared = (function.name for function in module.functions if function.is_declaration)
     return tuple(sorted(name for name in declared if not name.startswith("llvm.")))
 
 
 @cache
 def _let_forks_wait() -> None:
-    """Make later forks wait for llvmlite's lock.
+    """Let later forks acquire llvmlite's lock first.
 
-    A child has the forking thread alone: a lock that another one held would stay locked in it, and
-    LLVM's own state might be half changed.
+    A child has only the thread that forked. A lock that another thread held would stay locked in
+    it, and LLVM's state might be inconsistent.
     """
     lock = getattr(getattr(llvm.ffi.lib, "_lock", None), "_lock", None)
     if lock is not None and hasattr(os, "register_at_fork"):
@@ -184,6 +184,6 @@ def _let_forks_wait() -> None:
 
 
 def _unlocked(name: str) -> Callable[..., Any]:
-    """A function of llvmlite's library, without the lock around it if that is possible."""
+    """Return a function of llvmlite's library, without the lock around it if possible."""
     function = getattr(llvm.ffi.lib, name)
     return getattr(function, "_cfn", function)

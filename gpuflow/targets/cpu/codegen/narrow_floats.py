@@ -1,8 +1,8 @@
-"""Conversions between float32 and the narrow floats, as LLVM instructions.
+"""Conversions between float32 and narrow floats, as LLVM instructions of the CPU.
 
-``narrow`` rounds to nearest, ties to even, and keeps nan; ``widen`` is exact. Narrow values are
-unsigned integers here. bfloat16 is the upper half of a float32; float16 uses LLVM's ``half`` where
-the processor has it; all others share one formula over their exponent, mantissa and bias.
+``narrow`` rounds to nearest, ties to even, and preserves nan; ``widen`` is exact. A narrow value is
+its bit pattern, an unsigned integer. bfloat16 is the upper half of a float32. float16 uses LLVM's
+``half`` if the processor converts it. All others share the formula of ``llvm/narrow_formats``.
 """
 
 from __future__ import annotations
@@ -26,12 +26,12 @@ def is_narrow(storage: str) -> bool:
 
 
 def code_dtype(storage: str) -> str:
-    """The unsigned integer in which a narrow float is stored."""
+    """The unsigned integer dtype of a narrow float's bit pattern."""
     return "uint8" if storage.startswith("float8") else "uint16"
 
 
 def narrow(x: IRValue, storage: str) -> IRValue:
-    """Round a float32 to a narrow float; its code as an unsigned integer."""
+    """Round a float32 to a narrow float; returns its bit pattern."""
     if storage == "bfloat16":
         return _narrow_bfloat16(x)
     if storage == "float16" and cpu_target().has_half:
@@ -41,7 +41,7 @@ def narrow(x: IRValue, storage: str) -> IRValue:
 
 
 def widen(code: IRValue, storage: str) -> IRValue:
-    """The float32 of a narrow float's code."""
+    """Convert the bit pattern of a narrow float to float32."""
     if storage == "bfloat16":
         return (cast(code, "uint32") << 16).bitcast("float32")
     if storage == "float16" and cpu_target().has_half:
@@ -51,14 +51,14 @@ def widen(code: IRValue, storage: str) -> IRValue:
 
 
 def rounded(x: IRValue, storage: str) -> IRValue:
-    """A float32 rounded to a narrow float, as a float32."""
-    if storage == "bfloat16":  # all in 32 bits, which packs nothing
+    """Round a float32 to a narrow float, and return it as a float32."""
+    if storage == "bfloat16":  # stays in 32 bits, without packing and unpacking
         return (_to_even(x) & 0xFFFF0000).bitcast("float32")
     return widen(narrow(x, storage), storage)
 
 
 def _half(x: IRValue) -> ir.Type:
-    """LLVM's float16, of as many values."""
+    """LLVM's half type, with the width of a value."""
     return ir.HalfType() if x.width == 1 else ir.VectorType(ir.HalfType(), x.width)
 
 
@@ -67,6 +67,6 @@ def _narrow_bfloat16(x: IRValue) -> IRValue:
 
 
 def _to_even(x: IRValue) -> IRValue:
-    """The bits of a float32 whose upper half is the nearest bfloat16, or a quiet nan."""
+    """Bits whose upper half is the nearest bfloat16, or a quiet nan; the lower half is garbage."""
     bits = x.bitcast("uint32")
     return select(x.is_nan(), bits | 0x400000, bits + 0x7FFF + ((bits >> 16) & 1))

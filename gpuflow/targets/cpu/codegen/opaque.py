@@ -14,12 +14,12 @@ else:
 
 
 def opaque(builder: ir.IRBuilder, value: Instruction) -> Instruction:
-    """A value whose origin LLVM does not know."""
+    """Hide how a value is computed from LLVM, by an empty inline assembly."""
     kind = value.type
     return builder.asm(ir.FunctionType(kind, [kind]), "", "=r,0", [value], False)
 
 
 def opaque_constant(builder: ir.IRBuilder, kind: ir.IntType, number: int) -> Instruction:
-    """An opaque integer constant, made in the entry block by an empty assembly."""
+    """An integer constant whose value LLVM does not know, defined in the entry block."""
     with builder.goto_entry_block():
         return opaque(builder, ir.Constant(kind, number))

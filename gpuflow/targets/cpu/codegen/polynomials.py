@@ -1,18 +1,18 @@
-"""Exponentials, logarithms, tanh, logistic, sin, cos, erf and pow as a few LLVM instructions.
+"""Exponentials, logarithms, tanh, logistic, sin, cos, erf and pow as branchless LLVM instructions.
 
-A call of a vector function costs the registers, and libmvec leaves its vector path for a scalar one
-wherever a lane is special: exp of -inf or of -1e9 (a masked softmax), log of 0. These have no
-branches and no calls, so that they cost the same for all arguments, and LLVM vectorises them to any
-width. Only sin and cos call libm, if an argument is beyond ``FAR``.
+They have no branches and no calls. So they cost the same for all arguments, and LLVM vectorizes
+them to any width. A call of libmvec would spill all registers, and take a scalar path if any lane
+is special: exp of -inf or of -1e9 (a masked softmax), log of 0. Only sin and cos call libm, if an
+argument is larger than ``FAR``.
 
 Method: reduce the argument to a small interval, exactly; evaluate a polynomial there
-(``coefficients``); put the exponent back by integer arithmetic, so that no instruction works on
-subnormal numbers, which processors do in microcode.
+(``coefficients``); apply the exponent by integer arithmetic, so that no instruction works on
+subnormal numbers, for which processors use microcode.
 
 Source of the reductions: Cody and Waite (1980), Software manual for the elementary functions.
 
-The greatest error in ulp over a third of all float32 arguments is stated at each function; without
-fused multiply-add it is up to 0.4 more.
+Docstrings state the largest error in ulp over a third of all float32 arguments. Without fused
+multiply-add it is up to 0.4 ulp more.
 """
 
 from __future__ import annotations
@@ -55,20 +55,20 @@ def _abs(x: IRValue) -> IRValue:
 
 
 def _at_least(x: IRValue, bound: float) -> IRValue:
-    """The greater one; nan stays nan."""
+    """The maximum of x and a constant; nan stays nan."""
     return select(x < bound, x.constant(bound), x)
 
 
 def _at_most(x: IRValue, bound: float) -> IRValue:
-    """The smaller one; nan stays nan."""
+    """The minimum of x and a constant; nan stays nan."""
     return select(x > bound, x.constant(bound), x)
 
 
 def _nearest(x: IRValue, factor: float, offset: int = 0) -> tuple[IRValue, IRValue]:
     """``k``, the integer nearest to ``x * factor``, and an integer with low bits k + offset."""
-    form = FORMATS[x.dtype]
-    shifted = x * factor + (form.magic + offset)
-    return shifted - (form.magic + offset), shifted.bitcast(form.unsigned)
+    float_format = FORMATS[x.dtype]
+    shifted = x * factor + (float_format.magic + offset)
+    return shifted - (float_format.magic + offset), shifted.bitcast(float_format.unsigned)
 
 
 def _power(k_bits: IRValue, dtype: str) -> IRValue:
@@ -88,16 +88,18 @@ def _scaled(x: IRValue, k_bits: IRValue, tiny: IRValue) -> IRValue:
     k is added to the exponent. If the result is subnormal, ``x * 2^(k + bias - 1) + 1`` has the
     result in its mantissa, rounded, and subtracting the exponent of 1 leaves it.
     """
-    form = FORMATS[x.dtype]
+    float_format = FORMATS[x.dtype]
     one = x.constant(1)
-    factor = select(tiny, _power(k_bits + (2 * form.bias - 1), x.dtype), one)
+    factor = select(tiny, _power(k_bits + (2 * float_format.bias - 1), x.dtype), one)
     sum_ = x * factor + select(tiny, one, 0)
-    exponent = select(tiny, k_bits.constant(0) - form.bias, k_bits)
-    return (sum_.bitcast(form.unsigned) + (exponent << form.mantissa)).bitcast(x.dtype)
+    exponent = select(tiny, k_bits.constant(0) - float_format.bias, k_bits)
+    return (sum_.bitcast(float_format.unsigned) + (exponent << float_format.mantissa)).bitcast(
+        x.dtype
+    )
 
 
 def _exp_below(x: IRValue, tiny: IRValue) -> IRValue:
-    """exp without overflow; garbage for nan."""
+    """exp for arguments that do not overflow; garbage for nan."""
     k, k_bits = _nearest(x, _LOG2_E)
     return _scaled(polynomial(_reduced(x, k), EXP[x.dtype]), k_bits, tiny)
 
@@ -109,9 +111,9 @@ def _overflowing(x: IRValue, largest: float, result: IRValue) -> IRValue:
 
 def exp(x: IRValue) -> IRValue:
     """e^x; 0.90 ulp."""
-    form = FORMATS[x.dtype]
-    result = _exp_below(_at_least(x, form.smallest), x < form.tiny)
-    return _overflowing(x, form.largest, result)
+    float_format = FORMATS[x.dtype]
+    result = _exp_below(_at_least(x, float_format.smallest), x < float_format.tiny)
+    return _overflowing(x, float_format.largest, result)
 
 
 def exp2(x: IRValue) -> IRValue:
@@ -137,11 +139,11 @@ def expm1(x: IRValue) -> IRValue:
 
 def logistic(x: IRValue) -> IRValue:
     """1 / (1 + e^-x), as n - n e / (1 + e) for e = e^-|x| and n = e if x < 0 else 1; 1.63 ulp."""
-    form = FORMATS[x.dtype]
-    negative = _at_least(-_abs(x), form.smallest)
-    e = _exp_below(negative, negative < form.tiny)
+    float_format = FORMATS[x.dtype]
+    negative = _at_least(-_abs(x), float_format.smallest)
+    e = _exp_below(negative, negative < float_format.tiny)
     numerator = select(x < 0, e, 1)
-    # The product is 0, or nan for nan.
+    # ``negative * 0`` is 0, or nan for nan.
     return numerator - numerator * (e / (1 + e + negative * 0))
 
 
@@ -149,7 +151,7 @@ def tanh(x: IRValue) -> IRValue:
     """tanh, in float32: for |x| > 0.55 as 1 - 2 e / (1 + e) with e = e^(-2 |x|); 1.50 ulp."""
     a = _at_most(_abs(x), 10)
     k, k_bits = _nearest(a, -2 * _LOG2_E, FORMATS[x.dtype].bias)
-    # An error of e counts little here, so that log(2) needs no second term.
+    # An error of e has little effect on the result, so one term of log(2) suffices.
     r = k * (math.log(2) / 2) + a
     e = polynomial(r, _stretched(EXP[x.dtype], -2)) * _power(k_bits, x.dtype)
     large = 1 - 2 * (e / (1 + e))
@@ -159,18 +161,18 @@ def tanh(x: IRValue) -> IRValue:
 
 
 def _stretched(coefficients: Sequence[float], factor: float) -> list[float]:
-    """The polynomial p(factor * x)."""
+    """The coefficients of the polynomial p(factor * x)."""
     degree = len(coefficients) - 1
     return [c * factor ** (degree - position) for position, c in enumerate(coefficients)]
 
 
 def _split(x: IRValue) -> tuple[IRValue, IRValue]:
     """``f`` and ``e`` with x = (1 + f) 2^e and sqrt(1/2) <= 1 + f < sqrt(2); garbage for x <= 0."""
-    form = FORMATS[x.dtype]
-    mantissa, root_half = form.mantissa, form.root_half
-    subnormal = x < 2.0 ** (1 - form.bias)
+    float_format = FORMATS[x.dtype]
+    mantissa, root_half = float_format.mantissa, float_format.root_half
+    subnormal = x < 2.0 ** (1 - float_format.bias)
     normal = select(subnormal, x * 2.0**mantissa, x)
-    bits = normal.bitcast(form.unsigned)
+    bits = normal.bitcast(float_format.unsigned)
     lowest = bits.constant(root_half)
     bits = bits - select(subnormal, lowest + (mantissa << mantissa), lowest)
     f = ((bits & ((1 << mantissa) - 1)) + root_half).bitcast(x.dtype) - 1
@@ -178,10 +180,10 @@ def _split(x: IRValue) -> tuple[IRValue, IRValue]:
 
 
 def _exponent(bits: IRValue, dtype: str) -> IRValue:
-    """The signed upper bits as a float."""
+    """The exponent bits, as a signed integer, converted to a float."""
     if dtype == "float32":
         return cast(bits.bitcast("int32") >> FORMATS[dtype].mantissa, dtype)
-    # Not every processor converts 64-bit integers: 2^52 + 2^11 + e is made of its bits.
+    # Not every processor converts int64: this assembles the bits of 2^52 + 2^11 + e.
     raised = (bits + (1 << 63)) >> 52
     return (raised | 0x4330000000000000).bitcast(dtype) - (2.0**52 + 2048)
 
@@ -206,10 +208,10 @@ def log(x: IRValue) -> IRValue:
 
 
 def log_of_single(x: IRValue) -> IRValue:
-    """The logarithm of a normal positive float64, to 2^-40: sufficient for float32."""
-    form = FORMATS[x.dtype]
-    bits = x.bitcast(form.unsigned) - form.root_half
-    f = ((bits & ((1 << form.mantissa) - 1)) + form.root_half).bitcast(x.dtype) - 1
+    """The logarithm of a normal positive float64, with an error of 2^-40: enough for float32."""
+    float_format = FORMATS[x.dtype]
+    bits = x.bitcast(float_format.unsigned) - float_format.root_half
+    f = ((bits & ((1 << float_format.mantissa) - 1)) + float_format.root_half).bitcast(x.dtype) - 1
     return _exponent(bits, x.dtype) * math.log(2) + f * polynomial(f, LOG_LONG)
 
 
@@ -221,12 +223,12 @@ def log2(x: IRValue) -> IRValue:
 
 def log1p(x: IRValue) -> IRValue:
     """log(1 + x), in float32; the rounding error of 1 + x is added to its mantissa. 1.76 ulp."""
-    form = FORMATS[x.dtype]
+    float_format = FORMATS[x.dtype]
     u = 1 + x
     lost = x - (u - 1)
     bits = u.bitcast("int32")
-    exponent = (bits - form.root_half) & -(1 << form.mantissa)
-    e = cast(exponent >> form.mantissa, x.dtype)
+    exponent = (bits - float_format.root_half) & -(1 << float_format.mantissa)
+    e = cast(exponent >> float_format.mantissa, x.dtype)
     # 4 / 2^e, as 1 / 2^128 would be subnormal.
     scale = (exponent.constant(0x40800000) - exponent).bitcast(x.dtype)
     f = lost * scale * 0.25 + ((bits - exponent).bitcast(x.dtype) - 1)
@@ -238,7 +240,7 @@ def log1p(x: IRValue) -> IRValue:
 
 
 def _without_half_periods(x: IRValue, k: IRValue) -> IRValue:
-    """``x - k * pi``."""
+    """``x - k * pi``, with pi as a sum of several terms (Cody-Waite reduction)."""
     if has_fused_multiply_add():
         for term in PI_FUSED:
             x = k.intrinsic("fma", k.constant(-term), x)
@@ -251,7 +253,7 @@ def _without_half_periods(x: IRValue, k: IRValue) -> IRValue:
 
 
 def _sin_of_half_period(r: IRValue, half_periods: IRValue) -> IRValue:
-    """sin(r), negated where ``half_periods`` is odd; never beyond 1, and -0.0 for -0.0."""
+    """sin(r), negated if ``half_periods`` is odd; at most 1 in magnitude, and -0.0 for -0.0."""
     a = _abs(r)
     square = a * a
     magnitude = _at_most(a * square * polynomial(square, SIN) + a, 1)
@@ -295,7 +297,7 @@ def power(x: IRValue, y: IRValue) -> IRValue:
     exponent = _at_most(_at_least(exponent, -160), 140)
     k, k_bits = _nearest(exponent, 1, FORMATS["float64"].bias)
     wide = polynomial(exponent - k, EXP2) * _power(k_bits, "float64")
-    # 0 * inf above; as in C, these are 1 even where the other argument is nan.
+    # These would be nan above (0 * inf). As in C, they are 1 even if the other argument is nan.
     is_one = y.equals(0) | x.equals(1) | (a.equals(1) & _abs(y).equals(math.inf))
     magnitude = select(is_one, x.constant(1), cast(wide, "float32"))
     is_whole, is_odd = _parity(y)
@@ -308,7 +310,7 @@ def power(x: IRValue, y: IRValue) -> IRValue:
 def _parity(y: IRValue) -> tuple[IRValue, IRValue]:
     """Whether y is an integer, and whether it is an odd one. From 2^24 on, all floats are even."""
     even = 2.0**25
-    # These make a number of nan.
+    # These selects map nan to a number, for which fptosi is defined.
     bounded = select(y > -even, y, -even)
     bounded = select(bounded < even, bounded, even)
     integer = IRValue(y.builder, y.builder.fptosi(bounded.value, y.type_of("int32")), "int32")

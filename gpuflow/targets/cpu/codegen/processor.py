@@ -1,8 +1,8 @@
-"""The processor that CPU kernels are compiled for: this one, or a lesser one by request.
+"""The processor that CPU kernels are compiled for: that of this machine, or a level below it.
 
-GPUFLOW_CPU_TARGET takes the levels of the x86-64 psABI. Code of a lower level runs as on a
-processor without the other features, so that tests need no such processor, and a cache folder can
-be filled for a mixed cluster.
+GPUFLOW_CPU_TARGET takes the microarchitecture levels of the x86-64 psABI. Code for a lower level
+behaves as on a processor without the other features. So tests need no such processor, and one
+machine can fill a cache folder for a mixed cluster.
 """
 
 from __future__ import annotations
@@ -22,26 +22,28 @@ _LEVELS = {
     "x86-64-v3": ("avx", "avx2", "bmi", "bmi2", "f16c", "fma", "lzcnt", "movbe"),
     "x86-64-v4": ("avx512f", "avx512bw", "avx512cd", "avx512dq", "avx512vl"),
 }
-# The processors of OpenBLAS whose kernels need no more than a level has.
+# By level: a core type of OpenBLAS whose kernels need no features of higher levels.
 _BLAS = {"x86-64": "Prescott", "x86-64-v2": "Nehalem", "x86-64-v3": "Haswell"}
 _X86 = ("x86_64", "AMD64")
-# Arithmetic on float16, which kernels do in float32: with these instructions LLVM would contract a
-# product and a sum into one, over the rounding between them.
+# Features for float16 arithmetic are disabled, because kernels compute in float32. With them, LLVM
+# would contract a product and a sum into one operation, and omit the rounding between them.
 _UNUSED = ("avx512fp16", "fullfp16", "fp16fml")
-# With AVX-512, LLVM gathers elements that are not contiguous. On an EPYC of 2022 every seventh of a
-# million elements take 4 times as long so as one by one, tables and searches 1.1 to 1.25 times.
+# With AVX-512, LLVM would use gather instructions for elements that are not contiguous. On an EPYC
+# of 2022 they take 4 times as long as scalar loads for every seventh of a million elements, and 1.1
+# to 1.25 times as long for tables and searches.
 _NO_GATHERS = "+prefer-no-gather"
 
 
 @record
 class CpuTarget:
-    """A processor.
+    """A processor to compile for.
 
     Attributes:
-        name: the setting, or "native".
-        cpu, flags: LLVM's name of the processor, and differences of its features.
-        features: its features.
-        blas: OpenBLAS's name of it, or None: OpenBLAS detects it.
+        name: the value of GPUFLOW_CPU_TARGET: a level, or "native".
+        cpu: LLVM's name of the processor.
+        flags: LLVM's feature flags, relative to ``cpu``.
+        features: all its features.
+        blas: OpenBLAS's core type; None: OpenBLAS detects it.
     """
 
     name: str
@@ -52,22 +54,22 @@ class CpuTarget:
 
     @property
     def has_fused_multiply_add(self) -> bool:
-        """Whether it rounds ``a * b + c`` once in one instruction."""
+        """Whether it has fused multiply-add: ``a * b + c`` with one rounding."""
         return self._has("fma")
 
     @property
     def has_half(self) -> bool:
-        """Whether it converts float16."""
+        """Whether it has instructions that convert float16."""
         return self._has("f16c")
 
     @property
     def has_masks(self) -> bool:
-        """Whether its loads and stores of all types take masks."""
+        """Whether it has masked loads and stores of all element sizes (AVX-512)."""
         return {"avx512bw", "avx512vl"} <= self.features
 
     @property
     def vector_registers(self) -> tuple[int, int]:
-        """The number of vector registers, and the bits of one."""
+        """The number of vector registers, and the bits of each."""
         if self.has_masks:
             return 32, 512
         if self.is_x86:
@@ -76,7 +78,7 @@ class CpuTarget:
 
     @property
     def is_x86(self) -> bool:
-        """Whether LLVM's functions for x86-64 are available."""
+        """Whether it is an x86-64, so that LLVM's x86 intrinsics are available."""
         return platform.machine() in _X86
 
     def _has(self, feature: str) -> bool:
@@ -90,13 +92,13 @@ def cpu_target() -> CpuTarget:
     """The processor that this process compiles for.
 
     Raises:
-        RuntimeError: GPUFLOW_CPU_TARGET asks for more than this processor has.
+        RuntimeError: if GPUFLOW_CPU_TARGET needs features that this processor does not have.
     """
     return target_named(config.environment.cpu_target)
 
 
 def target_named(name: str) -> CpuTarget:
-    """The target of a value of GPUFLOW_CPU_TARGET; see ``processor``."""
+    """The target for a value of GPUFLOW_CPU_TARGET; raises as ``cpu_target``."""
     host = host_processor()
     present = frozenset(host.features)
     if name == "native":
@@ -118,7 +120,7 @@ def target_named(name: str) -> CpuTarget:
 
 
 def _tuning(features: frozenset[str]) -> list[str]:
-    """LLVM's additional tuning flags of a processor."""
+    """LLVM's tuning flags for a processor with these features."""
     return [_NO_GATHERS] if "avx512f" in features else []
 
 

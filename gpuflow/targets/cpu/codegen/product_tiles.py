@@ -1,13 +1,13 @@
-"""Multiplies two packed panels of matrices: a tile of their product, which stays in registers.
+"""Microkernel of matrix products: multiplies two packed panels to a tile held in registers.
 
-A step of the depth is a row of each panel. Each element of the left row is broadcast to a vector
-and multiplied by the right row:
+A panel has a row for each step of the depth. A step is an outer product: each element of the left
+row is broadcast and multiplied by the right row:
 
     tile[i, :] += left[step, i] * right[step, :]
 
-A panel of ``pairs`` holds pairs of int16 instead of elements: a step is two of the depth, and the
-sum of two products is one instruction on processors that have it (pmaddwd, and vpdpwssd where
-there is VNNI, which adds it to the tile as well). Integers wrap.
+A panel of kind ``pairs`` has pairs of int16 instead of elements, so that a step is two elements of
+the depth. The sum of both products is one instruction of x86: pmaddwd, or with VNNI vpdpwssd, which
+also adds it to the tile. Integers wrap.
 """
 
 from __future__ import annotations
@@ -28,11 +28,11 @@ else:
 
 @record
 class Panel:
-    """The dtypes of panels and tiles of a kind.
+    """The format of panels and tiles of one kind.
 
     Attributes:
-        packed: the dtype of a panel's elements.
-        summed: the dtype of the tile's.
+        packed: dtype of a panel's elements.
+        summed: dtype of a tile's elements.
         step_depth: elements of the depth per step.
     """
 
@@ -49,8 +49,8 @@ PANELS = {
 }
 
 
-_VECTORS = 2  # in a row of a tile
-# Sums of the products of pairs, by the bits of a register.
+_VECTORS = 2  # vectors in a row of a tile
+# Intrinsics that multiply int16 and add adjacent products, by the bits of a register.
 _PAIR_PRODUCTS = {
     128: "llvm.x86.sse2.pmadd.wd",
     256: "llvm.x86.avx2.pmadd.wd",
@@ -66,12 +66,12 @@ class TileShape(NamedTuple):
 
 
 def tile_shape(kind: str) -> TileShape:
-    """The tile that the registers of this processor hold: rows of two vectors each.
+    """The largest tile that fits in this processor's registers, with rows of two vectors.
 
-    Besides, there are a row of the right panel, and an element of the left one.
+    Registers also hold a row of the right panel, and a broadcast element of the left one.
     """
     registers, bits = cpu_target().vector_registers
-    if kind == "int64":  # a product of such takes registers of its own
+    if kind == "int64":  # products of int64 need further registers
         return TileShape(registers // 4, _VECTORS * bits // 64)
     return TileShape((registers - 4) // 2, _VECTORS * bits // 32)
 
@@ -85,15 +85,15 @@ def emit_tile(
     steps: Instruction,
     tile: Instruction,
 ) -> None:
-    """Write the product of two panels to a tile.
+    """Emit the product of two panels, which is stored in a tile.
 
     Args:
-        kind: of ``PANELS``.
-        builder: at the call.
-        panels: the array that contains both panels.
-        left, right: their offsets, in elements.
-        steps: their number of rows.
-        tile: an array of the tile's rows.
+        kind: a key of ``PANELS``.
+        builder: position of the call.
+        panels: array that contains both panels.
+        left, right: offsets of the panels, in elements.
+        steps: number of rows of each panel.
+        tile: array of the tile, row-major.
     """
     element = llvm_type(PANELS[kind].packed).as_pointer()
     array = builder.bitcast(panels, element)
@@ -103,6 +103,7 @@ def emit_tile(
 
 
 def _function(module: ir.Module, kind: str) -> Instruction:
+    """The microkernel ``void multiply_<kind>(left, right, steps, tile)``, defined on demand."""
     name = f"multiply_{kind}"
     if name in module.globals:
         return module.globals[name]
@@ -113,7 +114,7 @@ def _function(module: ir.Module, kind: str) -> Instruction:
     function = ir.Function(module, ir.FunctionType(ir.VoidType(), arguments), name)
     function.linkage = "internal"
     function.attributes.update(("nounwind", "noinline"))
-    # llvmlite refuses attributes that it does not know; a plain set accepts them.
+    # llvmlite's update() rejects attributes that it does not know; that of set does not.
     set.update(function.attributes, ("memory(argmem: readwrite)", '"prefer-vector-width"="512"'))
     left, right, steps, tile = function.args
     for array in (left, right, tile):
@@ -133,7 +134,7 @@ def _function(module: ir.Module, kind: str) -> Instruction:
     alignment = storage_bytes(panel.packed)
 
     def vectors(array: Instruction, first: int) -> list[Instruction]:
-        """The addresses of a row's vectors, from an element on."""
+        """The addresses of the vectors of a row that starts at element ``first``."""
         starts = [ir.Constant(int64, first + k * lanes) for k in range(_VECTORS)]
         return [
             builder.bitcast(builder.gep(array, [start]), vector.as_pointer()) for start in starts
@@ -185,7 +186,7 @@ def _multiply_add(
 
 
 def _pair_products(builder: ir.IRBuilder, a: Instruction, b: Instruction) -> Instruction:
-    """The sums of both products of each pair."""
+    """For each pair of int16, the sum of both products as an int32."""
     wide = a.type
     halves = ir.VectorType(ir.IntType(16), 2 * wide.count)
     a, b = builder.bitcast(a, halves), builder.bitcast(b, halves)

@@ -1,10 +1,11 @@
-"""Reduction variables of loops, such as sums and maxima, as vectors of partial results.
+"""Vectorization of reduction variables, such as sums and maxima, as vectors of partial results.
 
     for i in range(n):                              sums = vectors of 0
         t = accumulate_add_float32(t, x[i])         for each vector of i: sums = sums + x[i]
                                                     t = t + the sum of the vectors' elements
 
-These functions may be reordered; for floats, only those named ``accumulate_``.
+This reassociates the reduction. Only functions that allow it are recognized: operations of
+integers, maxima and minima of integers, and ``accumulate_`` functions of floats.
 """
 
 from __future__ import annotations
@@ -42,7 +43,7 @@ else:
 Values = Mapping[str, IRValue]
 
 _FUNCTION = re.compile(r"(max|min)_u?int\d+|accumulate_(add|mul)_float\d+")
-# Neutral elements. A maximum and other idempotent functions may repeat the first value.
+# Neutral elements. Idempotent functions, such as a maximum, need none: they may repeat a value.
 _NEUTRAL: Mapping[str, Number] = {"add": -0.0, "mul": 1.0, "+": 0, "*": 1}
 _OF_INTEGERS = ("+", "*")
 _OF_BITS = ("&", "|")
@@ -54,8 +55,8 @@ class Reduction:
 
     Attributes:
         operation: the function or operator that combines two values.
-        neutral: initial value of the vectors; the first value is added at the end. None: they begin
-            with the first value.
+        neutral: initial value of the vectors; the variable's initial value is combined at the end.
+            None: the vectors start with the variable's initial value.
     """
 
     operation: str
@@ -63,11 +64,13 @@ class Reduction:
 
 
 def reductions_of(body: Sequence[Statement], names: Collection[str]) -> dict[str, Reduction] | None:
-    """The reduction variables of a straight loop; None if it has others.
+    """Find the reduction variables of a straight loop.
+
+    None: the loop is not straight, or has a loop-carried variable that is not a reduction.
 
     Args:
-        body: the loop's statements.
-        names: variables that are assigned, and read in later iterations or after the loop.
+        body: statements of the loop.
+        names: loop-carried variables, and those that are read after the loop.
     """
     if not all(isinstance(statement, Assign | Run) for statement in body):
         return None
@@ -77,15 +80,15 @@ def reductions_of(body: Sequence[Statement], names: Collection[str]) -> dict[str
     read = Counter(
         one.name for value in values for one in expressions_in(value) if isinstance(one, Name)
     )
-    found = {}
+    reductions = {}
     for statement in body:
         match statement:
             case Assign((name,), value) if name in names:
                 reduction = _reduction(name, value)
                 if reduction is None or read[name] != 1:
                     return None
-                found[name] = reduction
-    return found if len(found) == len(names) else None
+                reductions[name] = reduction
+    return reductions if len(reductions) == len(names) else None
 
 
 def _reduction(name: str, value: Expression) -> Reduction | None:
@@ -105,15 +108,15 @@ def _reduction(name: str, value: Expression) -> Reduction | None:
 
 
 class Accumulators:
-    """Reduction variables of a loop, as vectors.
+    """The vectors of a loop's reduction variables.
 
     Args:
-        text: writes the loop.
-        reductions: by their names.
+        text: the writer of the loop.
+        reductions: reduction variables by name.
 
     Attributes:
         firsts: initial values of the vectors.
-        now: their values in the current iteration.
+        now: values of the vectors at the current position of the body.
     """
 
     def __init__(self, text: Expressions, reductions: Mapping[str, Reduction]) -> None:
@@ -124,7 +127,7 @@ class Accumulators:
         self._exits: list[tuple[ir.Block, Values]] = []
 
     def begin(self, singles: Values, width: int) -> None:
-        """Make the initial vectors of ``width`` elements from the initial values of the loop."""
+        """Set the initial vectors, from the variables' initial values ``singles``."""
         self._singles = singles
         neutral = {name: reduction.neutral for name, reduction in self._reductions.items()}
         self.firsts = {
@@ -133,30 +136,30 @@ class Accumulators:
         }
 
     def phis(self) -> Values:
-        """Phi nodes of the vectors."""
+        """Emit phi nodes of the vectors; the caller adds their incoming values."""
         builder = self._text.builder
         return {name: x.like(builder.phi(x.value.type)) for name, x in self.firsts.items()}
 
     def update(self, name: str, new: IRValue, mask: Instruction | None) -> None:
-        """Update the vector; elements that are masked out are unchanged."""
+        """Update a variable's vector; masked-out elements are unchanged."""
         if mask is not None:
             unchanged = self.now[name].value
             new = new.like(self._text.builder.select(mask, new.value, unchanged))
         self.now[name] = new
 
     def combined(self, several: Sequence[Values]) -> Values:
-        """Combine several vectors of each variable into one."""
+        """Combine the vectors of an unrolled loop into one for each variable."""
         return {
             name: reduce(partial(self._combined, name), [each[name] for each in several])
             for name in self._reductions
         }
 
     def add_exit(self, block: ir.Block, values: Values) -> None:
-        """Add an exit of the loop after a block, with these values."""
+        """Record that a block leaves the loop with these values."""
         self._exits.append((block, values))
 
     def results(self) -> dict[str, IRValue]:
-        """The final values of the reduction variables after the loop."""
+        """Emit phi nodes and horizontal reductions after the loop; returns the final values."""
         vectors = self.phis()
         for block, values in self._exits:
             add_incoming_to(vectors, block, values)
@@ -180,6 +183,6 @@ class Accumulators:
 
 
 def add_incoming_to(phis: Values, block: ir.Block, values: Values) -> None:
-    """Add the incoming values of phis from a block."""
+    """Add incoming values from a block to phi nodes."""
     for name, phi in phis.items():
         phi.value.add_incoming(values[name].value, block)

@@ -1,8 +1,8 @@
 """The scalar functions of KernelIR on the CPU, as LLVM instructions.
 
-``emit_function`` is the entry. The most used functions are polynomials (``polynomials``). Other
-functions of the C library are called under a name of ours, with a list of vector variants
-(``libm``); everything else is a formula on IRValues.
+``emit_function`` is the entry point. The most used functions are polynomials (``polynomials``),
+which LLVM vectorizes. Other functions of the C library are calls that list their vector variants
+(``libm``). All others are formulas on IRValues in this module.
 """
 
 from __future__ import annotations
@@ -36,9 +36,9 @@ if TYPE_CHECKING:
 else:
     ir = LazyModule("llvmlite.ir")
 
-# Functions that are long dependence chains.
+# Functions that are long dependence chains of instructions.
 SERIES = EXPENSIVE - {"div", "sqrt", "rsqrt"}
-_LARGEST_QUOTIENT = 2.0**28
+_LARGEST_QUOTIENT = 2.0**28  # up to which the formula of ``_float_rem`` is exact
 
 # LLVM intrinsics that have vector forms on every target.
 _INTRINSICS = {
@@ -76,7 +76,7 @@ def _max(x: IRValue, y: IRValue) -> IRValue:
         return x.intrinsic("smax" if is_signed(x.dtype) else "umax", y)
     if x.is_constant or y.is_constant:
         return x.intrinsic("maximum", y)
-    # For equal values either may be selected: 0.0 if one of them is.
+    # If x equals y, one select gives x and the other y: the and of -0.0 and 0.0 is 0.0.
     unsigned = f"uint{bits(x.dtype)}"
     selected = select(x > y, x, y).bitcast(unsigned) & select(y > x, y, x).bitcast(unsigned)
     return _or_nan(x, y, selected)
@@ -93,15 +93,15 @@ def _min(x: IRValue, y: IRValue) -> IRValue:
 
 
 def _or_nan(x: IRValue, y: IRValue, selected: IRValue) -> IRValue:
-    """The bits of a maximum or minimum; nan if x or y is.
+    """A maximum or minimum from its bits, or nan if x or y is nan.
 
-    LLVM would make a branch on the sign of single floats, which is mispredicted half of the time.
+    For scalars, LLVM's own maximum branches on the sign, which is mispredicted half of the time.
     """
     return select(x.is_nan() | y.is_nan(), x + y, selected.bitcast(x.dtype))
 
 
 def _div(x: IRValue, y: IRValue) -> IRValue:
-    """Division by 0 and INT_MIN / -1 trap on x86, so that the divisor is made safe."""
+    """Divide. x / 0 is all ones, and INT_MIN / -1 wraps; both would trap on x86."""
     if is_float(x.dtype):
         return x / y
     zero = y.equals(0)
@@ -114,26 +114,26 @@ def _div(x: IRValue, y: IRValue) -> IRValue:
 
 
 def _float_rem(x: IRValue, y: IRValue) -> IRValue:
-    """The exact remainder of a division of floats, with the sign of x, up to quotients of 2**28.
+    """The remainder of a division of floats, with the sign of x, as C's fmod.
 
-    float32 in float64: the quotient of 24-bit numbers is at least 2**-24 away from the next
-    integer, so that rounding leaves it on its side, and its product with y has at most 52 bits. In
-    float64 a product and a sum that are rounded once give a negative, but exact, remainder if the
-    quotient was rounded up.
+    It is exact for quotients up to 2**28; larger ones call fmod. float32 is computed in float64:
+    the quotient of 24-bit numbers is at least 2**-24 away from the next integer, so rounding does
+    not reach it, and the product of its integer part with y has at most 52 bits. In float64, if the
+    quotient was rounded up, the fused multiply-add gives a negative, but exact, remainder.
     """
     is_double = x.dtype == "float64"
     if is_double and not has_fused_multiply_add():
         return libm.call("fmod", x, y)
     size, divisor = cast(_abs(x), "float64"), cast(_abs(y), "float64")
     quotient = size / divisor
-    whole = quotient.intrinsic("trunc")
+    integer = quotient.intrinsic("trunc")
     if is_double:
-        remainder = (-whole).intrinsic("fma", divisor, size)
+        remainder = (-integer).intrinsic("fma", divisor, size)
         remainder = select(remainder < 0, remainder + divisor, remainder)
     else:
-        remainder = size - whole * divisor
+        remainder = size - integer * divisor
     # 0 times infinity is nan.
-    remainder = cast(select(whole.equals(0), size, remainder), x.dtype).intrinsic("copysign", x)
+    remainder = cast(select(integer.equals(0), size, remainder), x.dtype).intrinsic("copysign", x)
     return libm.call_beyond(_LARGEST_QUOTIENT, "fmod", cast(quotient, x.dtype), [x, y], remainder)
 
 
@@ -151,29 +151,29 @@ def _rem(x: IRValue, y: IRValue) -> IRValue:
 
 
 def truncated(x: IRValue, dtype: str) -> IRValue:
-    """A float as an integer: without its fraction, the nearest there is, and 0 for nan.
+    """Convert a float to an integer: truncates and saturates; nan becomes 0.
 
-    This is the result of ``llvm.fptosi.sat``, which LLVM vectorizes slowly, or not at all.
+    It is equivalent to ``llvm.fptosi.sat``, which LLVM vectorizes slowly, or not at all.
     """
     bounds, kind = np.iinfo(dtype), np.dtype(x.dtype).type
     largest = kind(bounds.max)
     if int(largest) > bounds.max:
         largest = np.nextafter(largest, kind(0))
-    # nan becomes the largest, as in instructions of x86; nothing is out of bounds.
+    # These selects map nan to the largest number, as x86's min does. So fptosi is always defined.
     clamped = select(x < float(largest), x, float(largest))
     least = float(bounds.min)
     clamped = select(clamped > least, clamped, least)
-    # Shorter integers by way of int32, for which there are instructions.
+    # Processors convert to int32 or wider, so shorter integers go through int32.
     wide = "int32" if bits(dtype) < 32 else dtype
     convert = x.builder.fptosi if is_signed(wide) else x.builder.fptoui
-    whole = cast(IRValue(x.builder, convert(clamped.value, x.type_of(wide)), wide), dtype)
+    integer = cast(IRValue(x.builder, convert(clamped.value, x.type_of(wide)), wide), dtype)
     if int(largest) != bounds.max:
-        whole = select(x > float(largest), whole.constant(int(bounds.max)), whole)
-    return select(x.is_nan(), whole.constant(0), whole)
+        integer = select(x > float(largest), integer.constant(int(bounds.max)), integer)
+    return select(x.is_nan(), integer.constant(0), integer)
 
 
 def _is_fixed(x: IRValue) -> bool:
-    """Whether a value is defined before the current loop: in the entry blocks, or as a splat."""
+    """Whether a value is loop-invariant: a constant, a splat, or defined in an entry block."""
     if is_splat(x):
         return True
     current, blocks = x.builder.block, x.builder.function.blocks
@@ -182,12 +182,14 @@ def _is_fixed(x: IRValue) -> bool:
 
 
 def _quotient(x: IRValue, y: IRValue, is_fixed: bool) -> IRValue:
-    """An integer quotient that neither traps nor overflows.
+    """The quotient of integers, if the division neither traps nor overflows.
 
-    Vectors have no division of integers. A float quotient that is rounded stays on its side of the
-    next integer, from which it is at least 1 part in x + 1: 2**-32, above the 2**-53 of float64. A
-    divisor ``is_fixed`` if it is the same all along a loop. Then its reciprocal is, and half a step
-    more, which is at least ``0.5 / y`` away from all integers, stays on its side as well.
+    Processors have no vector division of integers, so shorter ones divide as floats. Rounding does
+    not carry the float quotient to the next integer: its relative distance from it is at least
+    1 / (x + 1), which is 2**-32 and so above the 2**-53 of float64.
+
+    If the divisor is loop-invariant (``is_fixed``), its reciprocal is hoisted. Then half of the
+    reciprocal is added to the quotient, which is at least ``0.5 / y`` away from all integers then.
     """
     builder, is_short = x.builder, bits(x.dtype) <= 16
     if bits(x.dtype) > 32:
@@ -200,17 +202,17 @@ def _quotient(x: IRValue, y: IRValue, is_fixed: bool) -> IRValue:
         quotient = near + (_abs(reciprocal) * 0.5).intrinsic("copysign", near)
     else:
         quotient = cast(x, wide) / cast(y, wide)
-    # Shorter integers by way of int32, for which there are instructions.
+    # Processors convert to int32 or wider, so shorter integers go through int32.
     if is_signed(x.dtype) or is_short:
-        whole = IRValue(builder, builder.fptosi(quotient.value, x.type_of("int32")), "int32")
-        return cast(whole, x.dtype)
-    # Added to 2**52, a whole number is the lower bits of the sum.
-    whole = (quotient.intrinsic("floor") + 2.0**52).bitcast("uint64")
-    return cast(whole, x.dtype)
+        integer = IRValue(builder, builder.fptosi(quotient.value, x.type_of("int32")), "int32")
+        return cast(integer, x.dtype)
+    # uint32: the low bits of 2**52 plus an integer are the integer.
+    integer = (quotient.intrinsic("floor") + 2.0**52).bitcast("uint64")
+    return cast(integer, x.dtype)
 
 
 def _is_in_bounds(x: IRValue, count: IRValue) -> IRValue:
-    """Whether a shift count, as an unsigned number, is below the width."""
+    """Whether a shift count, taken as unsigned, is less than the width."""
     width = x.constant(bits(x.dtype))
     below = x.builder.icmp_unsigned("<", count.value, width.value)
     return IRValue(x.builder, below, "bool")
@@ -270,7 +272,7 @@ _ERF_INV_TAIL_32 = (
     1.00167406,
     2.83297682,
 )
-# The same source, double precision: w < 6.25, w < 16, and beyond.
+# The same source, double precision: w < 6.25, w < 16, and larger w.
 _ERF_INV_CENTER_64 = (
     -3.6444120640178196996e-21, -1.685059138182016589e-19, 1.2858480715256400167e-18,
     1.115787767802518096e-17, -1.333171662854620906e-16, 2.0972767875968561637e-17,
@@ -341,7 +343,10 @@ _ROTATIONS = ((13, 15, 26, 6), (17, 29, 16, 24))
 
 
 def _threefry2x32(k0: IRValue, k1: IRValue, x0: IRValue, x1: IRValue) -> tuple[IRValue, IRValue]:
-    """Source: Salmon, Moraes, Dror and Shaw (2011), Parallel random numbers."""
+    """The Threefry-2x32 block cipher with 20 rounds.
+
+    Source: Salmon, Moraes, Dror and Shaw (2011), Parallel random numbers.
+    """
     keys = (k0, k1, k0 ^ k1 ^ 0x1BD11BDA)
     x0, x1 = x0 + k0, x1 + k1
     for group in range(5):
@@ -375,7 +380,7 @@ _FORMULAS: dict[str, Callable[..., IRValue | tuple[IRValue, ...]]] = {
 
 
 def emit_function(fn: str, *arguments: IRValue) -> tuple[IRValue, ...]:
-    """Emit a function of ``kir.scalar`` that the printer does not spell as an operator.
+    """Emit a function of ``kir.scalar`` that loop programs do not write as an operator.
 
     Args:
         fn: The function's name.
@@ -385,7 +390,7 @@ def emit_function(fn: str, *arguments: IRValue) -> tuple[IRValue, ...]:
         One value for each result.
 
     Raises:
-        KeyError: the CPU target does not have the function.
+        KeyError: if the CPU target does not have the function.
     """
     if fn in _INTRINSICS:
         return (arguments[0].intrinsic(_INTRINSICS[fn], *arguments[1:]),)

@@ -32,30 +32,30 @@ Span = tuple[Expression, Expression]
 
 
 class Share(Enum):
-    """The fraction of a function's work in a loop."""
+    """The share of a function's work that a loop has, estimated from the nesting."""
 
-    ALL = auto()
-    ROW = auto()  # it is in one other loop, which contains all work
-    LITTLE = auto()  # loops next to it are nested deeper: it begins or ends their work
+    ALL = auto()  # no loop encloses it
+    ROW = auto()  # a loop encloses it, and no loop next to it is nested deeper
+    LITTLE = auto()  # loops next to it are nested deeper, so it is their prologue or epilogue
 
 
 class NotVectorizable(Exception):
-    """The loop cannot be vectorized."""
+    """The loop cannot be vectorized here, or LLVM does it better; the message has the reason."""
 
 
 class Gather(NotVectorizable):
-    """It accesses elements at indices that are not affine."""
+    """The loop accesses elements at an index that is not affine."""
 
 
 @record
 class Use:
-    """An access in a loop.
+    """One access of memory in a loop.
 
     Attributes:
-        access: the memory access.
-        pointer: of the operand.
-        index: of the element; of the pair, where it takes one of two neighbors.
-        half: its index in the pair, 0 or 1; None: it is not in a pair.
+        access: storage dtype, alias scope, load or store.
+        pointer: pointer of the operand.
+        index: index of the element, or of the pair that contains it.
+        half: index of the element in its pair, 0 or 1; None: it is not one of a pair.
     """
 
     access: Access
@@ -65,19 +65,20 @@ class Use:
 
     @property
     def is_half(self) -> bool:
-        """Whether it takes one of a pair."""
+        """Whether it accesses one element of a pair."""
         return self.half is not None
 
     @property
     def location(self) -> tuple[Expression, Expression, bool]:
-        """Key that is equal for accesses of the same element, or pair."""
+        """A key that is equal for accesses of the same element or pair."""
         return self.pointer, self.index, self.is_half
 
     def may_alias(self, other: Use, noalias: frozenset[str]) -> bool:
-        """Whether it may alias the other access in another iteration of the loop.
+        """Whether it may alias the other access in a different iteration of the loop.
 
         Args:
-            noalias: noalias arrays, which no other pointer points to.
+            other: the other access.
+            noalias: arrays that no other pointer points to.
         """
         if self.location == other.location:
             return self.access.storage != other.access.storage
@@ -87,15 +88,15 @@ class Use:
         return self.scopes_may_alias(other)
 
     def scopes_may_alias(self, other: Use) -> bool:
-        """Whether their scopes do not exclude aliasing."""
+        """Whether the alias scopes of both accesses permit aliasing."""
         mine, its = self.access.scopes, other.access.scopes
         return mine is None or its is None or mine[0] == its[0]
 
 
 def halved(index: Expression) -> tuple[Expression, int | None]:
-    """An index ``k * 2`` or ``k * 2 + 1`` as k and 0 or 1; another one unchanged, and None.
+    """Split an index ``k * 2`` or ``k * 2 + 1`` into k and 0 or 1; else return it and None.
 
-    Complex numbers are such pairs.
+    Components of complex numbers have such indices.
     """
     match index:
         case Operation("+", Operation() as pair, Literal(1)):
@@ -107,11 +108,11 @@ def halved(index: Expression) -> tuple[Expression, int | None]:
 
 
 def with_pairs(uses: Mapping[int, Use], calls: Sequence[Call]) -> dict[int, Use]:
-    """The uses, with adjacent accesses of both elements of a pair marked as a pair.
+    """Mark consecutive accesses of both elements of a pair, which become one vector access.
 
     Args:
-        uses: by the identities of their calls.
-        calls: those that vary with the element, in program order.
+        uses: accesses, by the ``id`` of their calls.
+        calls: calls that vary with the iteration, in program order.
     """
     result = dict(uses)
     for first, second in itertools.pairwise(call for call in calls if id(call) in uses):
@@ -125,17 +126,18 @@ def with_pairs(uses: Mapping[int, Use], calls: Sequence[Call]) -> dict[int, Use]
 
 
 class Arrays:
-    """The arrays that a function has on the stack.
-
-    Attributes:
-        noalias: arrays that are accessed by their own names alone.
-        elementwise: arrays of which each loop accesses element k in iteration k, with the same
-            bounds. A vector may write past the required elements, which are not read; ``local_``
-            allocates room. The contents are valid for fixed bounds: printers recompute them for
-            others, in the next iteration of the strip.
+    """Analysis of the arrays that a function has on the stack.
 
     Args:
-        once: the names that the function assigns once.
+        program: the loop program.
+        once: names that the function assigns once.
+
+    Attributes:
+        noalias: arrays that are only accessed by their own names.
+        elementwise: arrays of which every loop accesses element k in iteration k, with the same
+            bounds. A full vector may be stored even if some elements are past the end: nothing
+            reads them, and ``local_`` allocates spare elements. Printers must not use contents
+            for other bounds: they recompute them in the next iteration of the strip.
     """
 
     def __init__(self, program: Program, once: frozenset[str]) -> None:
@@ -190,7 +192,7 @@ def trip_count_of(loop: Loop) -> int | None:
 
 
 def _span_of_iteration(index: Expression, loops: Mapping[str, Span]) -> Span | None:
-    """The span of the loop whose iterations an index counts."""
+    """The span of the loop whose iteration number the index is; None if it is another index."""
     match index:
         case Name(name) if name in loops and loops[name][0] == Literal(0):
             return loops[name]
@@ -202,44 +204,44 @@ def _span_of_iteration(index: Expression, loops: Mapping[str, Span]) -> Span | N
 def expressions_of(
     body: Sequence[Statement], changing: Iterable[str]
 ) -> tuple[set[int], list[Call]]:
-    """The expressions of a straight loop that vary with the element, and its calls.
+    """Find the expressions of a straight loop that vary between iterations, and all its calls.
 
     Args:
-        body: its statements.
-        changing: the names of the induction variable and of the reduction variables.
+        body: statements of the loop.
+        changing: names of the induction variable and of reduction variables.
 
     Returns:
-        The identities of the former, and the latter in program order.
+        The ``id`` of each varying expression, and the calls in program order.
     """
-    names, differ, calls = set(changing), set[int](), list[Call]()
+    names, varying, calls = set(changing), set[int](), list[Call]()
 
     def visit(node: Expression) -> bool:
         if isinstance(node, Name):
-            differs = node.name in names
+            varies = node.name in names
         else:
-            # A list: every operand has to be visited.
-            differs = any([visit(operand) for operand in operands_of(node)])
+            # A list and not a generator, because every operand must be visited.
+            varies = any([visit(operand) for operand in operands_of(node)])
             if isinstance(node, Call):
                 calls.append(node)
-        if differs:
-            differ.add(id(node))
-        return differs
+        if varies:
+            varying.add(id(node))
+        return varies
 
     for statement in body:
         if isinstance(statement, Assign) and visit(statement.value):
             names.update(statement.targets)
         elif isinstance(statement, Run):
             visit(statement.call)
-    return differ, calls
+    return varying, calls
 
 
 def longest_chain(body: Sequence[Statement], differ: Container[int], links: Container[str]) -> int:
-    """The length of the longest dependence chain of functions in a straight loop.
+    """The length of the longest dependence chain of certain functions in a straight loop.
 
     Args:
-        body: its statements.
-        differ: the identities of the expressions to consider.
-        links: the names of those functions, without dtypes.
+        body: statements of the loop.
+        differ: ``id`` of the expressions that vary between iterations; others do not count.
+        links: names of the functions that count, without dtypes.
     """
     lengths: dict[str, int] = {}
 
@@ -257,14 +259,14 @@ def longest_chain(body: Sequence[Statement], differ: Container[int], links: Cont
     longest = 0
     for statement in body:
         for value in values_of(statement):
-            found = length(value)
-            lengths.update(dict.fromkeys(assigned([statement]), found))
-            longest = max(longest, found)
+            chain = length(value)
+            lengths.update(dict.fromkeys(assigned([statement]), chain))
+            longest = max(longest, chain)
     return longest
 
 
 def is_innermost(body: Sequence[Statement]) -> bool:
-    """Whether statements contain no loop."""
+    """Whether the body of a loop contains no loops."""
     return all(
         not isinstance(statement, Loop | Forever) and all(map(is_innermost, blocks_of(statement)))
         for statement in body

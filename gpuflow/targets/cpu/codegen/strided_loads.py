@@ -1,6 +1,6 @@
-"""Vectors of every second to fourth element in memory, from whole loads.
+"""Strided vector loads by contiguous loads and shuffles, for strides of two to four elements.
 
-The loads are contiguous, and shuffles select the requested elements:
+Shuffles select the requested elements of the contiguous vectors:
 
     step 2, a vector of 4:    0 . 1 .    . 2 . 3    the last load ends with the last element,
                               0 . 1 .    2 . 3 .    or has a mask that does
@@ -30,14 +30,15 @@ def load_strided(
     step: int,
     active: IRValue | None,
 ) -> IRValue:
-    """Load a vector of elements with stride ``step``.
+    """Load a vector of elements with stride ``step``. No memory after the last one is accessed.
 
     Args:
-        address: the address of the first one.
+        builder: position of the load.
+        address: address of the first element.
         access: the access of the load.
-        width: the number of elements of the vector.
-        step: at least 2.
-        active: the number of elements that may be accessed; the others are undefined. None: all.
+        width: number of elements of the vector.
+        step: the stride, at least 2.
+        active: number of elements that may be accessed; the others are undefined. None: all.
     """
     starts = [k * width for k in range(step)]
     if active is None:
@@ -49,29 +50,32 @@ def load_strided(
             mask = first_ones((active - 1) * step + (1 - start), width)
         at = builder.gep(address, [ir.Constant(ir.IntType(64), start)])
         loads.append(load(builder, at, access.storage, access.scopes, width, mask))
-    return _taken(loads, starts, step)
+    return _select_strided(loads, starts, step)
 
 
-def _taken(loads: Sequence[IRValue], starts: Sequence[int], step: int) -> IRValue:
-    """The vector of every ``step``-th element of vectors.
+def _select_strided(loads: Sequence[IRValue], starts: Sequence[int], step: int) -> IRValue:
+    """Shuffle the elements 0, ``step``, 2 ``step`` and so on out of several vectors.
 
     Args:
-        loads: the vectors.
-        starts: the index of each one's first element.
+        loads: contiguous vectors.
+        starts: the index of each vector's first element.
+        step: the stride.
     """
-    taken, width = loads[0], loads[0].width
+    selected, width = loads[0], loads[0].width
     for k in range(1, len(loads)):
-        # The index of each element in a vector; elements of later vectors follow in later steps.
+        # Merges elements of vector k; those of later vectors are arbitrary until their step.
         indices = []
         for number in range(0, step * width, step):
             of = max(n for n in range(len(loads)) if starts[n] <= number)
             index = number // step if k > 1 else number
             indices.append(width + number - starts[k] if of == k else min(index, width - 1))
         mask = shuffle_mask(indices)
-        taken = taken.like(taken.builder.shuffle_vector(taken.value, loads[k].value, mask))
-    return taken
+        selected = selected.like(
+            selected.builder.shuffle_vector(selected.value, loads[k].value, mask)
+        )
+    return selected
 
 
 def first_ones(count: IRValue, width: int) -> Instruction:
-    """The mask of the first elements of a vector."""
+    """The mask of the first ``count`` elements of a vector."""
     return (splat(count, width) > count.like(counted(count.dtype, 0, width))).value

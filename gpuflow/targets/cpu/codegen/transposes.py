@@ -1,14 +1,14 @@
-"""Transposes a square block of elements in registers.
+"""In-register transpose of a square block of elements.
 
-Rows are loaded as vectors, and in each stage each exchanges half of its elements with another, at a
-distance of 1, 2, 4 and 8 (J. O. Eklundh, "A fast computer method for matrix transposing", 1972):
+Each row is loaded as a vector. In each stage, rows at a distance of 1, 2, 4 and 8 exchange half of
+their elements (J. O. Eklundh, "A fast computer method for matrix transposing", 1972):
 
     a0 a1 a2 a3        a0 b0 a2 b2        a0 b0 c0 d0
     b0 b1 b2 b3   ->   a1 b1 a3 b3   ->   a1 b1 c1 d1
     c0 c1 c2 c3        c0 d0 c2 d2        a2 b2 c2 d2
     d0 d1 d2 d3        c1 d1 c3 d3        a3 b3 c3 d3
 
-A kernel has one such function for each width of elements, which its copies call.
+A kernel has one such function for each element width, which its transposed copies call.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ else:
 
 
 def block_side(storage: str) -> int:
-    """Elements of a row and of a column of a block: up to 512 bits."""
+    """Number of rows and columns of a block; a row has at most 512 bits."""
     return 8 if storage_bytes(storage) == 8 else 16
 
 
@@ -40,8 +40,14 @@ def emit_transpose(
     target_first: Instruction,
     target_pitch: Instruction,
 ) -> None:
-    """Copy a block; of both sides: the array, the offset of its first row, and the row stride, in
-    elements. The elements of a row are contiguous.
+    """Emit a transposed copy of a block. The elements of a row must be contiguous.
+
+    Args:
+        storage: storage dtype.
+        builder: position of the call.
+        source, target: the arrays.
+        source_first, target_first: offsets of the first row, in elements.
+        source_pitch, target_pitch: strides of rows, in elements.
     """
     kind = ir.IntType(8 * storage_bytes(storage)).as_pointer()
     first = [
@@ -53,6 +59,7 @@ def emit_transpose(
 
 
 def _function(module: ir.Module, storage: str) -> Instruction:
+    """The function that transposes a block, defined in the module on demand."""
     side, element = block_side(storage), ir.IntType(8 * storage_bytes(storage))
     name = f"transpose_{element.width}"
     if name in module.globals:
@@ -62,7 +69,7 @@ def _function(module: ir.Module, storage: str) -> Instruction:
     function = ir.Function(module, ir.FunctionType(ir.VoidType(), pointers), name)
     function.linkage = "internal"
     function.attributes.update(("nounwind", "noinline"))
-    # llvmlite refuses attributes that it does not know; a plain set accepts them.
+    # llvmlite's update() rejects attributes that it does not know; that of set does not.
     set.update(function.attributes, ("memory(argmem: readwrite)", '"prefer-vector-width"="512"'))
     source, source_pitch, target, target_pitch = function.args
     for array in (source, target):
@@ -83,6 +90,7 @@ def _function(module: ir.Module, storage: str) -> Instruction:
 
 
 def _transposed(builder: ir.IRBuilder, rows: list[Instruction]) -> list[Instruction]:
+    """Emit the stages of the transpose of a square of vectors."""
     side, distance = len(rows), 1
     while distance < side:
         halves = [

@@ -1,9 +1,9 @@
 """Variables of a loop program under compilation: SSA values if possible, else stack slots.
 
-Most names of a printed kernel are assigned once, and all their reads come later in the same list of
-statements, or in nested ones: those are SSA values. A name that is assigned again, such as a sum in
-a loop, has a stack slot, which LLVM promotes to a register. So has one that is assigned in a loop
-or a branch and read after it.
+A name is an SSA value if it is assigned once, and all reads follow in the same list of statements
+or in nested ones. Most names are. A name that is assigned again, such as a sum in a loop, gets a
+stack slot, which LLVM promotes to a register (mem2reg). So does a name that is assigned in a loop
+or branch and read after it.
 """
 
 from __future__ import annotations
@@ -33,20 +33,25 @@ else:
 
 
 class _Value(NamedTuple):
-    """The value of a name that is assigned once, and its position."""
+    """The value of a name that is assigned once.
+
+    Attributes:
+        value: the SSA value.
+        statements: id of the list of statements with the assignment.
+        block: LLVM block of the assignment.
+    """
 
     value: IRValue
-    statements: int  # the id of the list
+    statements: int
     block: ir.Block
 
 
 class Variables:
-    """Variables and their values, while a function is compiled.
+    """Values of the variables of a function that is being compiled.
 
     Args:
-        entry: the function's first block, which has no terminator yet: stack slots are allocated in
-            it.
-        once: the names that the function assigns once.
+        entry: the function's first block, for allocas. It must not have a terminator yet.
+        once: names that the function assigns once.
     """
 
     def __init__(self, entry: ir.Block, once: frozenset[str]) -> None:
@@ -58,14 +63,14 @@ class Variables:
 
     @contextmanager
     def statements(self) -> Iterator[None]:
-        """Compile a nested list of statements in this context."""
+        """Enter a nested list of statements."""
         self._lists += 1
         self._open.append(self._lists)
         yield
         self._open.pop()
 
     def assign(self, name: str, value: IRValue) -> bool:
-        """Assign a value to a name; False if its dtype differs."""
+        """Assign a value to a name; returns False if its dtype differs from earlier values."""
         builder = value.builder
         if name in self._once:
             assert builder.block is not None  # something is compiled
@@ -81,18 +86,18 @@ class Variables:
 
     def get(self, name: str, builder: ir.IRBuilder) -> IRValue | None:
         """The value of a variable; None if it has none yet."""
-        found = self._values.get(name)
-        if found is not None:
-            if found.statements in self._open:
-                return found.value
-            self._spill(name, found)
+        assigned_value = self._values.get(name)
+        if assigned_value is not None:
+            if assigned_value.statements in self._open:
+                return assigned_value.value
+            self._spill(name, assigned_value)
         if name not in self._slots:
             return None
         slot, dtype = self._slots[name]
         return IRValue(builder, builder.load(slot), dtype)
 
     def _spill(self, name: str, value: _Value) -> None:
-        """Give variables that are read after their list of statements a stack slot."""
+        """Move an SSA value that is read outside of its list of statements to a stack slot."""
         slot = self._allocate_slot(name, value.value)
         builder = value.value.builder
         with builder.goto_block(value.block):
@@ -113,8 +118,9 @@ def assigned_once(body: Iterable[Statement]) -> frozenset[str]:
 
 
 def local_names(body: Iterable[Statement]) -> frozenset[str]:
-    """The variables that are read only after an assignment in the same list of statements, or
-    in nested ones: no iteration of a loop reads a value from another one, or from a branch.
+    """Variables whose reads all follow an assignment in the same or an enclosing list.
+
+    They are not loop-carried, and are not read after the loop or branch that assigns them.
     """
     body = list(body)
     local = set(assigned(body))

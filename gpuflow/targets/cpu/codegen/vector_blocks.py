@@ -1,4 +1,4 @@
-"""Instructions of loops over vectors: hoisting, interleaving, calls, pairs and partial stores."""
+"""Helpers of ``vector_loops``: invariant hoisting, interleaving, calls, spills, partial stores."""
 
 from __future__ import annotations
 
@@ -24,11 +24,11 @@ Store = tuple[Instruction, IRValue, Use]
 
 
 def hoist_invariants(blocks: Sequence[ir.Block], start: ir.Block) -> None:
-    """Hoist invariants out of a loop: subexpressions of functions.
+    """Loop-invariant code motion: hoist invariant subexpressions of inlined functions.
 
     Args:
-        blocks: the loop's.
-        start: the block before the loop, without a terminator.
+        blocks: blocks of the loop.
+        start: the preheader, which must not have a terminator yet.
     """
     loop_blocks = set(blocks)
     for block in blocks:
@@ -44,7 +44,7 @@ def hoist_invariants(blocks: Sequence[ir.Block], start: ir.Block) -> None:
 
 
 def _is_pure(instruction: Instruction) -> bool:
-    """Whether its value depends on its operands alone."""
+    """Whether an instruction has no side effects, and depends only on its operands."""
     if isinstance(instruction, ir.CallInstr):
         name = getattr(instruction.callee, "name", "")
         return name.startswith("llvm.") and not name.startswith("llvm.masked.")
@@ -53,12 +53,14 @@ def _is_pure(instruction: Instruction) -> bool:
 
 
 def interleave(block: ir.Block, starts: Sequence[int]) -> None:
-    """Interleave the instructions of several vectors: those of one depend on each other.
+    """Interleave the instructions of several independent vectors, one of each at a time.
 
-    LLVM keeps their order, and the window of a processor is shorter than a long series.
+    Instructions of one vector depend on each other. LLVM preserves their order, and the reorder
+    window of a processor is shorter than a long series.
 
     Args:
-        starts: the index of the first instruction of each vector, and the end of the last.
+        block: the loop's only block.
+        starts: index of the first instruction of each vector, and the end of the last.
     """
     written = block.instructions
     vectors = [written[start:end] for start, end in itertools.pairwise(starts)]
@@ -69,38 +71,39 @@ def interleave(block: ir.Block, starts: Sequence[int]) -> None:
 def call_of(
     builder: ir.IRBuilder, symbol: str, function: Named, vectors: Sequence[IRValue]
 ) -> IRValue:
-    """Emit a call of a vectorized copy of a function, added to the module on demand.
+    """Emit a call of a vectorized copy of a function, which is added to the module once.
 
     Args:
-        symbol: the copy's name, which contains its types and constants.
-        function: one with one result.
-        vectors: its arguments; the copy contains the constants among them.
+        builder: position of the call.
+        symbol: name of the copy, which must contain its types and constants.
+        function: the function, which must have one result.
+        vectors: its arguments; the copy is specialized to the constants among them.
 
     Raises:
-        NoVectors: the function has no instructions for vectors.
+        NoVectors: if the function cannot be emitted for vectors.
     """
-    # The module owns the cache of its copies; None: there is no vector variant.
+    # A cache as an attribute of the module; None: there is no vector variant.
     copies: dict[str, ir.Function | None] = vars(builder.module).setdefault("gpuflow_copies", {})
     if symbol not in copies:
-        copies[symbol] = _copy(builder.function, symbol, function, vectors)
+        copies[symbol] = _define_copy(builder.function, symbol, function, vectors)
     copy = copies[symbol]
     if copy is None:
         raise NoVectors(symbol)
-    given = [one.value for one in vectors if not one.is_constant]
-    return IRValue(builder, builder.call(copy, given), *function.results)
+    operands = [one.value for one in vectors if not one.is_constant]
+    return IRValue(builder, builder.call(copy, operands), *function.results)
 
 
-def _copy(
+def _define_copy(
     caller: ir.Function, symbol: str, function: Named, vectors: Sequence[IRValue]
 ) -> ir.Function | None:
-    """Define the copy of ``call_of``; None if it has no vector variant."""
+    """Define the copy for ``call_of``; None if the function cannot be emitted for vectors."""
     module = caller.module
     (result,) = (vectors[0].type_of(dtype) for dtype in function.results)
-    given = [one.value.type for one in vectors if not one.is_constant]
-    copy = ir.Function(module, ir.FunctionType(result, given), symbol)
+    parameters = [one.value.type for one in vectors if not one.is_constant]
+    copy = ir.Function(module, ir.FunctionType(result, parameters), symbol)
     copy.linkage = "internal"
     for attribute in (*caller.attributes, "noinline"):
-        set.add(copy.attributes, attribute)  # llvmlite refuses some that it does not know
+        set.add(copy.attributes, attribute)  # llvmlite's add() rejects unknown attributes
     builder = ir.IRBuilder(copy.append_basic_block("entry"))
     arguments = iter(copy.args)
     values = [one.value if one.is_constant else next(arguments) for one in vectors]
@@ -113,10 +116,10 @@ def _copy(
 
 
 def spilled(builder: ir.IRBuilder, vector: Instruction) -> Instruction:
-    """Store a vector in a stack slot that LLVM does not promote to a register.
+    """Spill a vector to an opaque stack slot, which LLVM does not promote to a register.
 
-    With more vectors than registers, it would order the instructions of several vectors one after
-    the other, so that fewer values are live.
+    With more live values than registers, LLVM would undo ``interleave``, and order the instructions
+    of several vectors one after the other.
     """
     with builder.goto_entry_block():
         slot = opaque(builder, builder.alloca(vector.type))
@@ -130,7 +133,10 @@ def is_spilled(value: Instruction) -> bool:
 
 
 def float_constants(instructions: Sequence[Instruction]) -> int:
-    """Count the vectors of float constants of instructions; most integer ones are immediates."""
+    """Count distinct float vector constants of instructions, which occupy registers.
+
+    Most integer constants are immediate operands.
+    """
     return len(
         {
             operand
@@ -144,24 +150,27 @@ def float_constants(instructions: Sequence[Instruction]) -> int:
 
 
 def max_live_vectors(instructions: Sequence[Instruction], width: int) -> int:
-    """The largest number of simultaneously live vectors among the results of instructions.
+    """Register pressure: the largest number of simultaneously live vectors.
 
     Args:
-        width: the elements of one; those of pairs count as two.
+        instructions: straight-line code.
+        width: elements of a vector; a vector of pairs counts as two.
     """
-    made = {one: k for k, one in enumerate(instructions) if isinstance(one.type, ir.VectorType)}
-    last = dict(made)
+    definitions = {
+        one: k for k, one in enumerate(instructions) if isinstance(one.type, ir.VectorType)
+    }
+    last_uses = dict(definitions)
     for k, one in enumerate(instructions):
-        last.update((operand, k) for operand in one.operands if operand in made)
-    sizes = {one: one.type.count // width for one in made}
+        last_uses.update((operand, k) for operand in one.operands if operand in definitions)
+    sizes = {one: one.type.count // width for one in definitions}
     # One more after each definition, one less after the last use.
-    changes = [(k, sizes[one]) for one, k in made.items()]
-    changes = sorted(changes + [(k, -sizes[one]) for one, k in last.items()])
+    changes = [(k, sizes[one]) for one, k in definitions.items()]
+    changes = sorted(changes + [(k, -sizes[one]) for one, k in last_uses.items()])
     return max(itertools.accumulate(change for _, change in changes), default=0)
 
 
 def loop_metadata(module: ir.Module, hints: Sequence[Sequence[str | ir.Constant]]) -> ir.MDValue:
-    """The metadata of a loop: a self-referencing node, and hints for LLVM."""
+    """The ``llvm.loop`` metadata of a loop: a self-referencing node, and hints."""
     nodes = [module.add_metadata([str(len(module.metadata))]), *map(module.add_metadata, hints)]
     node = module.add_metadata(nodes)
     node.operands = (node, *nodes[1:])
@@ -178,11 +187,16 @@ def disable_loop_passes(module: ir.Module, branch: Instruction) -> None:
 def store_by_halves(
     builder: ir.IRBuilder, stores: Sequence[Store], count: Instruction, width: int
 ) -> None:
-    """Store the first elements of vectors by halves; masked stores take ten times as long.
+    """Store the first elements of vectors by a binary decomposition of their number.
+
+    For each set bit of the count, it stores that many elements. On processors without AVX-512,
+    masked stores take ten times as long.
 
     Args:
-        count: the number of elements, an int64 below ``width``.
-        width: of the vectors, a power of two; vectors of pairs have twice as many.
+        builder: position of the stores; afterwards at their end.
+        stores: the vectors.
+        count: number of elements to store, an int64 less than ``width``.
+        width: elements of the vectors, a power of two; vectors of pairs have twice as many.
     """
     function = builder.function
     while width > 1:
@@ -214,7 +228,7 @@ def store_by_halves(
 
 
 def deinterleaved(pairs: IRValue) -> tuple[IRValue, IRValue]:
-    """The first and the second elements of the pairs in a vector."""
+    """Deinterleave a vector of pairs to the vectors of first and of second elements."""
     builder, value = pairs.builder, pairs.value
     every = [shuffle_mask(range(start, pairs.width, 2)) for start in (0, 1)]
     first, second = (pairs.like(builder.shuffle_vector(value, value, one)) for one in every)
@@ -222,14 +236,14 @@ def deinterleaved(pairs: IRValue) -> tuple[IRValue, IRValue]:
 
 
 def paired(first: IRValue, second: IRValue) -> IRValue:
-    """The vector of the pairs of the elements of two vectors."""
+    """Interleave two vectors to a vector of pairs."""
     width = first.width
     mask = shuffle_mask(one for k in range(width) for one in (k, width + k))
     return first.like(first.builder.shuffle_vector(first.value, second.value, mask))
 
 
 def half(x: IRValue, which: int) -> IRValue:
-    """The first or the second half of a vector; a scalar if it has two elements."""
+    """The first or second half (0 or 1) of a vector; a scalar if the vector has two elements."""
     width = x.width // 2
     if width == 1:
         index = ir.Constant(ir.IntType(32), which)
@@ -239,7 +253,7 @@ def half(x: IRValue, which: int) -> IRValue:
 
 
 def _phi(builder: ir.IRBuilder, *incoming: tuple[Instruction, ir.Block]) -> Instruction:
-    """A phi node of values and their predecessor blocks."""
+    """Emit a phi node for pairs of value and predecessor block."""
     phi = builder.phi(incoming[0][0].type)
     for value, block in incoming:
         phi.add_incoming(value, block)

@@ -1,20 +1,18 @@
-"""Straight loops of a loop program, written as loops over vectors.
+"""Loop vectorizer: straight loops of a loop program become loops over vectors.
 
-A loop is straight if it is a list of assignments and stores that carry only reductions between
-iterations (``reduction_variables``), all its stores are contiguous elements, or pairs of elements,
-and its loads have a stride of at most four. LLVM would vectorize it, and then has to clean up,
-which takes more than half of the time that it takes for a kernel; and it writes the loop three
-times. This module writes it once or twice:
+A loop is straight if it has no branches, and only reductions are carried between iterations
+(``reduction_variables``). Its stores must be contiguous elements or pairs, and its loads must have
+a stride of at most four. LLVM could vectorize it too, but the clean-up takes more than half of its
+time for a kernel, and it emits the loop three times. This module emits it once or twice:
 
-- a main loop, for loops of few instructions: one to four whole vectors per iteration;
-- a remainder loop: a vector per iteration, of which the last one may be partial. If a processor's
-  masks make stores slow, full vectors are stored without.
+- a main loop, for loops of few instructions: one to four full vectors per iteration;
+- a remainder loop: a vector per iteration, of which the last one may be partial. If masked stores
+  are slow on the processor, full vectors are stored without a mask.
 
 Invariants are computed before the loop. Affine index expressions (``AffineIndex``) remain scalars:
-an access with one of them is a whole vector, or every second to fourth element of some whole
-vectors.
+an access with one is a contiguous vector, or every second to fourth element of contiguous vectors.
 
-A short loop takes a vector per iteration; with a few iterations it is one vector.
+A short loop has a vector per iteration; if its trip count is static and small, it is one vector.
 """
 
 from __future__ import annotations
@@ -68,26 +66,26 @@ if TYPE_CHECKING:
 else:
     ir = LazyModule("llvmlite.ir")
 
-# Vectors per iteration, and the most instructions of such a loop: those of a series depend on each
-# other. tanh, gelu, log and log1p of a million take 0.75 to 0.8 of the time on four, softplus, pow
-# and mish 0.68 to 0.81 on two, as do rows of 20 and more, of which four vectors leave too long a
-# remainder. lgamma, with some 190, spills registers; a separate loop for whole vectors takes 0.88
-# of the time.
+# Unroll factor in vectors, and the most instructions per vector for it. Unrolling pays because the
+# instructions of a series depend on each other: tanh, gelu, log and log1p of a million take 0.75 to
+# 0.8 of the time with four; softplus, pow and mish 0.68 to 0.81 with two, as do rows of 20 and
+# more, of which four vectors leave too long a remainder. lgamma, with about 190, spills registers;
+# a separate loop for full vectors takes 0.88 of the time.
 MOST = {4: 70, 2: 180, 1: 400}
-# From this length on, by share, the series of a dependence chain are calls of functions: then fewer
-# values are in registers, and an iteration has room for more vectors. Chains of 6, 12 and 40
+# By share, the length from which on the series of a dependence chain are calls, not inlined: fewer
+# values are in registers then, so more vectors fit in an iteration. Chains of 6, 12 and 40
 # functions take 0.6 to 0.8, 0.5 and 0.4 to 0.6 of the time, and less to build; with two vectors per
 # iteration, those of 4 take 1.0 to 1.3. Independent functions take 1.03 to 1.3.
 CHAIN = {Share.ALL: 4, Share.ROW: 6, Share.LITTLE: 6}
 MOST_OF_CHAINS = {4: 400, 2: 1000}
-# Splats that stay in registers while an iteration computes four vectors: with more values than
+# Splats that stay in registers while an iteration computes four vectors: with more live values than
 # registers, LLVM orders the instructions of the four one after the other. Loops with more constants
 # take 1.0 to 1.2 of the time with four (i0e, ndtri), and those whose four vectors need more
 # registers than there are up to 1.5 with values in memory (gamma).
 _MOST_SPLATS = 6
-# Iterations of a loop that is one vector.
+# Most iterations of a loop that becomes one vector.
 _LONGEST_SHORT = 16
-# Instructions of a loop that is not worth a second one, if it only prepares others.
+# Most instructions of a prologue or epilogue that gets no main loop.
 _CHEAP = 32
 
 
@@ -95,21 +93,21 @@ class VectorLoop(Expressions):
     """Writes one straight loop.
 
     Args:
-        builder: at the start of the loop.
-        names: the accessors of the program.
-        outer: values of names that are not assigned in the loop.
-        counter: the name of the induction variable.
+        builder: position of the loop.
+        names: accessors of the program.
+        outer: returns the value of a name that is not assigned in the loop.
+        counter: name of the induction variable.
         bounds: its first value, and its exclusive end.
-        trip_count: the trip count, if it is static.
-        body: the loop's statements.
-        share: the fraction of the work of its function.
-        arrays: those on the stack.
-        is_short: its trip count is small: one vector per iteration; one vector in all if the trip
-            count is static.
+        trip_count: the trip count if it is static, else None.
+        body: statements of the loop.
+        share: its share of the function's work.
+        arrays: analysis of arrays on the stack.
+        is_short: the trip count is small: one vector per iteration, or one vector in all if the
+            trip count is static.
         reductions: its reduction variables.
 
     Raises:
-        NotVectorizable: the loop is not straight.
+        NotVectorizable: if it is not straight, or LLVM does better. ``write`` may raise it too.
     """
 
     def __init__(
@@ -122,8 +120,8 @@ class VectorLoop(Expressions):
         self._outer, self._counter, self._bounds = outer, counter, bounds
         self._body, self._arrays, self._reductions = body, arrays, reductions
         self._share = share
-        # Expressions by the identities of their nodes: those that vary with the element, accesses,
-        # and invariants, which are computed before the loop.
+        # By the ``id`` of expressions: those that vary between iterations, memory accesses, and
+        # values of invariants, which are computed before the loop.
         self._varying, calls = expressions_of(body, {counter, *reductions})
         varying = [call for call in calls if id(call) in self._varying]
         self._uses = with_pairs(dict(self._accesses(calls)), varying)
@@ -145,7 +143,7 @@ class VectorLoop(Expressions):
         function = builder.function
         self._before = builder.block
         self._start = function.append_basic_block("vectors")
-        # The loop that is being written: the first element of an iteration, and its active ones.
+        # State of the loop that is being written: the iteration's first element, and its mask.
         self._at: Instruction = None
         self._mask: Instruction | None = None
         self._mask_of_pairs: Instruction | None = None
@@ -153,15 +151,15 @@ class VectorLoop(Expressions):
         self._active: IRValue
         self._is_partial: Instruction = None
         self._values: dict[str, IRValue] = {}
-        # Invariants as vectors, or stack slots of vectors.
+        # Splats of invariants: vectors, or stack slots of spilled vectors.
         self._splats: dict[Instruction, Instruction] = {}
         self._addresses: dict[tuple[Expression, Expression, bool], Instruction] = {}
-        self._pending: list[Store] = []  # until the end of the iteration
-        # One element of a pair that is loaded or stored with the other one.
+        self._pending: list[Store] = []  # masked stores, deferred to the end of the iteration
+        # The half of a pair of accesses that waits for, or was loaded with, the other half.
         self._half: IRValue | None = None
         self._shift = 0
         self._accumulators = Accumulators(self, reductions)
-        # The remainder loop: its instructions, and whether registers hold four vectors of it.
+        # Of the remainder loop: instructions, and whether registers suffice for four vectors.
         self._size, self._registers_hold_four = 0, False
 
     # --- analysis of the loop --------------------------------------------------------------
@@ -174,8 +172,8 @@ class VectorLoop(Expressions):
                 yield id(node), Use(meaning.access, pointer, index)
 
     def _vector_width(self) -> int:
-        """The elements of a vector: a register of the widest dtype, except float64 next to shorter
-        ones, which are few arrays of sums.
+        """The vector width: a register of the widest dtype. float64 next to float32 does not count,
+        because few arrays have it: those of sums.
         """
         target = cpu_target()
         if not target.is_x86 or "avx2" not in target.features:
@@ -198,12 +196,12 @@ class VectorLoop(Expressions):
         return trip_count
 
     def _masks_all(self) -> bool:
-        """Whether the processor has masks for all that the loop accesses."""
+        """Whether the processor has masked accesses for all dtypes that the loop needs to mask."""
         masked = (use for use in self._uses.values() if not self._may_exceed(use))
         return cpu_target().has_masks or all(size_of(use.access.storage) >= 4 for use in masked)
 
     def _may_exceed(self, use: Use) -> bool:
-        """Whether it accesses a stack array with room for vectors past its end."""
+        """Whether an access may exceed the range: a stack array with spare elements."""
         return isinstance(use.pointer, Name) and use.pointer.name in self._arrays.elementwise
 
     def _check(self) -> None:
@@ -220,7 +218,7 @@ class VectorLoop(Expressions):
     # --- the loops -------------------------------------------------------------------------
 
     def write(self) -> dict[str, IRValue]:
-        """Write the loop, and continue after it, with the final reduction variables."""
+        """Write the loop, and position the builder after it; returns the reduction variables."""
         builder = self.builder
         begin, end = self._bounds
         if self._is_single_vector:
@@ -238,8 +236,8 @@ class VectorLoop(Expressions):
             with builder.goto_block(self._start):
                 builder.branch(remainder)
         else:
-            whole, done, ended = self._main_loop(count, vectors, remainder, after)
-            at.add_incoming(whole, done)
+            main_end, done, ended = self._main_loop(count, vectors, remainder, after)
+            at.add_incoming(main_end, done)
             add_incoming_to(sums, done, ended)
         with builder.goto_block(self._before):
             builder.cbranch(builder.icmp_signed("<", begin, end), self._start, after)
@@ -259,14 +257,14 @@ class VectorLoop(Expressions):
                 builder.branch(following)
 
     def _vectors(self) -> int:
-        """The vectors per iteration of the main loop; 0: there is no main loop."""
+        """The unroll factor of the main loop, in vectors; 0: there is no main loop."""
         most = MOST_OF_CHAINS if self._is_chain else MOST
         vectors = next((n for n, size in most.items() if self._size <= size), 0)
         if self._is_short:
             return min(vectors, 1)
         if vectors and self._registers_hold_four:
             vectors = 4
-        if self._reductions:  # sums wait for each other
+        if self._reductions:  # unrolling shortens their dependence chain
             return vectors
         if self._share is not Share.ALL:
             vectors = min(vectors, 2)
@@ -277,8 +275,8 @@ class VectorLoop(Expressions):
     def _remainder_loop(
         self, count: Instruction
     ) -> tuple[ir.Block, ir.PhiInstr, Mapping[str, IRValue], ir.Block]:
-        """The loop with a partial last vector, its counter and reduction variables, and the code
-        after it.
+        """Write the loop with a partial last vector; returns its block, counter and reduction
+        variables, and the block after it.
         """
         builder, width = self.builder, self._width
         function = builder.function
@@ -316,8 +314,8 @@ class VectorLoop(Expressions):
     def _main_loop(
         self, count: Instruction, vectors: int, remainder: ir.Block, after: ir.Block
     ) -> tuple[Instruction, ir.Block, Mapping[str, IRValue]]:
-        """The main loop over whole vectors, several per iteration: its end, the block after it, and
-        its reduction variables.
+        """Write the main loop over full vectors, several per iteration; returns the index at which
+        it ends, its exit block, and its reduction variables.
         """
         builder = self.builder
         step = self._width * vectors
@@ -345,22 +343,22 @@ class VectorLoop(Expressions):
             add_incoming_to(sums, self._start, accumulators.firsts)
             add_incoming_to(sums, builder.block, incoming)
         with builder.goto_block(self._start):
-            whole = builder.and_(count, _int64(-step))
-            builder.cbranch(builder.icmp_signed(">", whole, _int64(0)), main_loop, remainder)
+            main_end = builder.and_(count, _int64(-step))
+            builder.cbranch(builder.icmp_signed(">", main_end, _int64(0)), main_loop, remainder)
         done = builder.function.append_basic_block("whole")
-        more = builder.icmp_signed("<", following, whole)
+        more = builder.icmp_signed("<", following, main_end)
         disable_loop_passes(builder.module, builder.cbranch(more, main_loop, done))
         builder.position_at_end(done)
         combined = accumulators.combined(final)
-        builder.cbranch(builder.icmp_signed("<", whole, count), remainder, after)
+        builder.cbranch(builder.icmp_signed("<", main_end, count), remainder, after)
         accumulators.add_exit(done, combined)
-        return whole, done, combined
+        return main_end, done, combined
 
     def _spill_splats(self) -> None:
-        """Reserve registers for the values that four vectors need at the same time."""
+        """Spill splats, to have registers for the values that four vectors need at a time."""
         with self.builder.goto_block(self._start):
             for single, vector in [*self._splats.items()][_MOST_SPLATS:]:
-                if vector.type.element != ir.IntType(1):  # of which memory holds bits
+                if vector.type.element != ir.IntType(1):  # memory would pack these to bits
                     self._splats[single] = spilled(self.builder, vector)
 
     def _iteration(self, shift: int) -> None:
@@ -455,17 +453,17 @@ class VectorLoop(Expressions):
         return self.emitted(meaning, [self._vector(value) for value in values])
 
     def _called(self, name: str, meaning: Named, values: Sequence[IRValue]) -> IRValue:
-        """Emit a call of a vectorized copy of a function."""
+        """Emit a call of an out-of-line vectorized copy of a function."""
         constants = [str(one.value) if one.is_constant else "" for one in values]
         symbol = ".".join([name, str(self._width), *constants])
         return call_of(self.builder, symbol, meaning, [self._vector(one) for one in values])
 
     def _single(self, x: IRValue) -> IRValue:
-        """A value with an affine index expanded to a vector."""
+        """Expand an affine index to the vector of its values; other values are unchanged."""
         return self._element_indices(x) if isinstance(x, AffineIndex) else x
 
     def _vector(self, x: IRValue) -> IRValue:
-        """A value as a vector."""
+        """Return a vector; a scalar is broadcast, before the loop if possible."""
         if x.width > 1:
             return x
         if x.dtype == POINTER:
@@ -479,15 +477,15 @@ class VectorLoop(Expressions):
         return x.like(self.builder.load(value) if is_spilled(value) else value)
 
     def _element_indices(self, affine: AffineIndex) -> IRValue:
-        """The vector of the values of an affine index."""
+        """The vector of an affine index's values in this iteration."""
         first = first_of(affine) + IRValue(self.builder, self._at, "int64") * affine.step
-        numbers = first.like(counted("int64", self._shift, self._width, affine.step))
-        return splat(first, self._width) + numbers
+        offsets = first.like(counted("int64", self._shift, self._width, affine.step))
+        return splat(first, self._width) + offsets
 
     # --- memory ----------------------------------------------------------------------------
 
     def _check_single(self, use: Use) -> None:
-        """Check that a loop-invariant element is never stored."""
+        """Check that the loop does not store to an element that it loads in every iteration."""
         noalias = self._arrays.noalias
         stores = (other for other in self._uses.values() if other.access.is_store)
         if use.access.is_store or any(other.may_alias(use, noalias) for other in stores):
@@ -496,6 +494,7 @@ class VectorLoop(Expressions):
     def _access(
         self, use: Use, meaning: Named, arguments: Sequence[Expression]
     ) -> tuple[IRValue, ...]:
+        """Emit an access as a vector load or store; raises Gather if its index is not affine."""
         access = use.access
         pointer, index, *others = arguments
         is_direct = id(pointer) not in self._varying and len(others) == access.is_store
@@ -503,7 +502,7 @@ class VectorLoop(Expressions):
         if not isinstance(affine, AffineIndex):
             raise Gather
         if affine.step != 1:
-            if use.is_half:  # the stride of each half is twice that of the pairs
+            if use.is_half:  # access each half by itself, with twice the stride of the pairs
                 affine, use = self.value(index), replace(use, index=index, half=None)
             return (self._strided(use, pointer, affine),)
         if access.is_store and use.half == 0:  # it is stored with the other half
@@ -548,7 +547,7 @@ class VectorLoop(Expressions):
         return self._half
 
     def _address(self, use: Use, pointer: Expression, affine: AffineIndex) -> Instruction:
-        """The address of a vector's first element."""
+        """The address of a vector's first element; the loop-invariant part is computed once."""
         size = 2 if use.is_half else 1
         if use.location not in self._addresses:
             start = self.typed(pointer, POINTER).value
@@ -563,7 +562,7 @@ class VectorLoop(Expressions):
         return self.builder.gep(first, [_int64(size * self._shift)]) if self._shift else first
 
     def _flush(self) -> None:
-        """Store pending values."""
+        """Emit the pending stores."""
         stores, self._pending = self._pending, []
         if not stores:
             return

@@ -1,8 +1,8 @@
-"""A private copy of NumPy's OpenBLAS that uses one thread.
+"""Loads a private copy of NumPy's OpenBLAS that uses one thread.
 
-The pool splits products among threads. An OpenBLAS with its own threads would compete with them:
-its idle threads spin, and it waits for all of them while another process holds a core. If NumPy
-came without an OpenBLAS of the expected name, products go through NumPy.
+The thread pool of gpuflow splits products among its workers. OpenBLAS's own threads would compete
+with them: idle ones spin, and OpenBLAS waits for all of them even if another process holds a core.
+If NumPy has no OpenBLAS of the expected name, NumPy computes the products.
 """
 
 from __future__ import annotations
@@ -32,10 +32,11 @@ from gpuflow.targets.cpu.codegen.processor import cpu_target
 
 _PATTERN = "libscipy_openblas64_*"
 _numbers = itertools.count(1)
-_CHUNK_BYTES = 1 << 18  # stays in the processor's caches
+_CHUNK_BYTES = 1 << 18  # of a copy or comparison: fits the processor's caches
 BLAS_LETTERS = {"float32": "s", "float64": "d", "complex64": "c", "complex128": "z"}
-# Of Blas, in order; LAPACK calls real matrices orthogonal where complex ones are unitary.
+# In LAPACK's names: "or" for orthogonal (real) matrices, "un" for unitary (complex) ones.
 _KINDS = {"s": "or", "d": "or", "c": "un", "z": "un"}
+# Symbols of the fields of ``Blas``, in order, for a letter and a kind.
 _NAMES = (
     "scipy_cblas_{0}gemm64_",
     "scipy_cblas_{0}gemv64_",
@@ -48,13 +49,13 @@ _NAMES = (
 
 @record
 class Blas:
-    """A loaded BLAS.
+    """Addresses of functions of a loaded OpenBLAS with 64-bit integers, by dtype.
 
     Attributes:
-        gemm, gemv, trsm: addresses of cblas_?gemm and its like with 64-bit integers, by dtype.
-        getrf, geqrf: those of LAPACK's functions.
-        orgqr: those of LAPACK's ?orgqr, or ?ungqr of complex numbers.
-        library: owns the code.
+        gemm, gemv, trsm: CBLAS's functions.
+        getrf, geqrf: LAPACK's functions.
+        orgqr: LAPACK's ?orgqr, or ?ungqr for complex dtypes.
+        library: owner of the code.
     """
 
     gemm: Mapping[str, int]
@@ -98,7 +99,7 @@ def _numpy_openblas() -> Path | None:
 
 
 def _load(original: Path) -> ctypes.CDLL:
-    """Load a copy; by its original path the system would return the loaded library again."""
+    """Load a copy. At the original path, the loader would return NumPy's loaded library."""
     folder = cache_folder()
     limit = config.environment.cache_limit
     if folder is not None and not 0 < limit < original.stat().st_size:
@@ -111,7 +112,7 @@ def _load(original: Path) -> ctypes.CDLL:
 
 
 def _load_cached(original: Path, copy: Path) -> ctypes.CDLL:
-    """Load the copy in the cache folder if it equals the original, else a new one.
+    """Load the copy in the cache folder; if it differs from the original, replace it first.
 
     Raises:
         OSError: if the copy cannot be stored or loaded.
@@ -125,7 +126,7 @@ def _load_cached(original: Path, copy: Path) -> ctypes.CDLL:
                 return _open(descriptor)
     except OSError as error:
         if is_good:
-            raise  # no file of this folder can be loaded
+            raise  # the copy is good, so the folder does not allow loading (noexec)
         problem = f"cannot be read ({error})"
     if is_there:
         warn(
@@ -135,7 +136,7 @@ def _load_cached(original: Path, copy: Path) -> ctypes.CDLL:
             CacheWarning,
         )
     with open(original, "rb", buffering=0) as source:
-        # In chunks that stay in caches: writing all of it from memory takes four times as long.
+        # In chunks that stay in caches: writing all of it at once takes four times as long.
         replace_file(copy, iter(partial(source.read, _CHUNK_BYTES), b""))
     with opened(copy) as descriptor:
         if not _holds(descriptor, original):
@@ -144,7 +145,10 @@ def _load_cached(original: Path, copy: Path) -> ctypes.CDLL:
 
 
 def _holds(descriptor: int, original: Path) -> bool:
-    """Whether an open file holds the bytes of another; 0.1 ms a MB, an eighth of a checksum's."""
+    """Whether an open file has the same bytes as ``original``.
+
+    A comparison takes 0.1 ms per MB, an eighth of the time of a checksum.
+    """
     copy_bytes, source_bytes = bytearray(_CHUNK_BYTES), bytearray(_CHUNK_BYTES)
     with (
         open(descriptor, "rb", buffering=0, closefd=False) as copy,
@@ -159,17 +163,17 @@ def _holds(descriptor: int, original: Path) -> bool:
 
 
 # Address space for the library, and for each calling thread: the buffer that OpenBLAS allocates and
-# the heap that malloc reserves, 64 MB each. Without it OpenBLAS ends the process.
+# the heap that malloc reserves, 64 MB each. OpenBLAS ends the process if it cannot get them.
 _LIBRARY_BYTES, _THREAD_BYTES = 64 << 20, 128 << 20
 
 
 def _open(descriptor: int) -> ctypes.CDLL:
-    # By its descriptor: the file at a path may have changed since it was compared. The system
-    # returns the same library for a known name, so each name is used once.
+    # By its descriptor, since the file at the path may have changed after the comparison. The
+    # loader returns the same library for a name it has seen, so each name is used once.
     name = f"/proc/self/fd/{'./' * next(_numbers)}{descriptor}"
     threads = config.environment.num_threads
     require_address_space(_LIBRARY_BYTES + threads * _THREAD_BYTES, "OpenBLAS")
-    # Read when it loads: number of threads, and processor.
+    # OpenBLAS reads the number of threads and the processor when it is loaded.
     core = cpu_target().blas
     with library_environment(OPENBLAS_NUM_THREADS="1", OPENBLAS_CORETYPE=core):
         return ctypes.CDLL(name)

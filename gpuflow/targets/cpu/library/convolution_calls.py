@@ -1,12 +1,12 @@
-"""Convolutions on the CPU: how one call becomes products of packed matrices that threads take.
+"""Planner of convolutions: one call as products of packed matrices (im2col) that threads share.
 
-``targets/cpu/runtime/native/convolution.ll`` defines the meaning of an index and of the arguments.
-This module makes all decisions, none of which depends on the number of threads. Neither do
-results.
+``targets/cpu/runtime/native/convolution.ll`` defines the meaning of an index, of the arguments, and
+of the axes u, i, j and o. This module makes all decisions. None of them, and no result, depends on
+the number of threads, except the chunk.
 
-With few taps a packed matrix has taps and depth as rows and positions of the result as columns, and
-rows are summed (form 0). With more taps than positions, as in the gradient of a kernel, it has
-positions and a free dimension as rows and taps as columns, and columns are summed (form 1).
+Form 0, for few taps: rows of the packed matrix are taps and depth, columns are positions of the
+result, and rows are summed. Form 1, for more taps than positions, as in the gradient of a kernel:
+rows are positions and a free dimension, columns are taps, and columns are summed.
 """
 
 from __future__ import annotations
@@ -40,13 +40,13 @@ from gpuflow.targets.layouts.convolution_axes import (
     with_taps_reversed,
 )
 
-SLOT_BYTES = 1 << 19  # packed matrices stay in a core's L2
-_PLAIN, _TRANSPOSED = 111, 112  # CBLAS's numbers
-_SMALLEST_FLOPS = 1 << 21  # less work is done by one thread
-_TASKS = 16  # into how many the work is split, if it is large
-_SHORTEST_COPY = 8  # elements of u that justify a separate copy
-_FEWEST_READS = 4  # of an element that make it worth to copy lhs with space innermost
-_MOST_PARTIAL_BYTES = 1 << 24
+SLOT_BYTES = 1 << 19  # capacity of a packed matrix, so that it stays in a core's L2
+_PLAIN, _TRANSPOSED = 111, 112  # CblasNoTrans, CblasTrans
+_SMALLEST_FLOPS = 1 << 21  # less work runs on one thread
+_TASKS = 16  # number of indices that larger work is split into
+_SHORTEST_COPY = 8  # fewest contiguous elements of u for which P is packed by columns
+_FEWEST_READS = 4  # fewest reads of an element that justify a copy of lhs with space innermost
+_MOST_PARTIAL_BYTES = 1 << 24  # of partial sums
 _ALIGNMENT = 64
 LHS_ARGUMENT, RHS_ARGUMENT, OUT_ARGUMENT = 5, 6, 7  # argument slots of the addresses
 SLOT_ARGUMENTS = (1, 2, 3, 4)
@@ -55,20 +55,21 @@ TABLE_ARGUMENT, STEP_TABLE_ARGUMENT = 12, 15
 
 @record
 class ConvolutionCall:
-    """The implementation of a convolution.
+    """One launch of ``gf_convolution``, with the copies before it and the sums after it.
 
     Attributes:
-        arguments: the argument block; 0 for functions, slots and tables, and byte offsets for the
+        arguments: the argument block, with 0 for functions, slots and tables, and byte offsets for
             addresses.
-        table, step_table: the rows of its tables, in bytes.
-        extent, chunk: of the launch.
-        points: the work, in elements of a cheap kernel that take as long.
-        copied: a view that makes rhs dense, which is copied first; None: it is read in place.
-        partial: elements of an array of partial sums; 0: results are written to the output.
-        summed: the arguments of gf_sum_partials after the addresses.
-        rows: of gf_sum_partials.
-        offset: of the first element that gf_sum_partials writes to the output, in bytes.
-        copied_lhs: a view of lhs that is copied first, or None.
+        table, step_table: sizes and byte strides of outer axes, and of steps of the sum.
+        extent: number of indices.
+        chunk: number of indices that a thread takes at a time.
+        points: the work, as the number of elements of a cheap kernel that take as long.
+        copied: the view of rhs that is copied to be dense; None: rhs is read in place.
+        partial: elements of the array of partial sums; 0: results are written to the output.
+        summed: arguments of gf_sum_partials after the addresses.
+        rows: extent of gf_sum_partials.
+        offset: byte offset of the first element that gf_sum_partials writes to the output.
+        copied_lhs: the view of lhs that is copied first; None: lhs is read in place.
     """
 
     arguments: tuple[int, ...]
@@ -86,7 +87,7 @@ class ConvolutionCall:
 
 
 def workspace_offsets(call: ConvolutionCall, itemsize: int) -> tuple[list[int], int]:
-    """Offsets of the copies of lhs and of rhs and of the partial sums, and the total size."""
+    """Byte offsets of the copies of lhs and rhs and of the partial sums, and the total bytes."""
     counts = [0 if view is None else prod(view.shape) for view in (call.copied_lhs, call.copied)]
     offsets, at = [], 0
     for count in (*counts, call.partial):
@@ -98,18 +99,19 @@ def workspace_offsets(call: ConvolutionCall, itemsize: int) -> tuple[list[int], 
 def convolution_call(
     convolution: Convolution, left: View, right: View, out: Dims, dtype: np.dtype, threads: int
 ) -> tuple[list[ConvolutionCall], bool] | None:
-    """The calls for two operands in memory.
+    """Return the calls of a convolution.
 
     Args:
-        convolution: which dimensions are which.
-        left, right: locations of the operands.
-        out: the result's shape.
-        dtype: of operands and result.
-        threads: how many share the work.
+        convolution: dimension numbers, strides, padding and dilations.
+        left, right: layouts of lhs and rhs.
+        out: shape of the result.
+        dtype: dtype of operands and result.
+        threads: number of threads that share the work.
 
     Returns:
-        The calls, and whether they skip positions that are zero; None if there is nothing to sum,
-        or a packed matrix would be too large.
+        The calls, and whether they skip positions of the result, which must then be set to 0
+        first. None if an array is empty, too many dimensions slide, or a packed matrix would be
+        too large.
     """
     if 0 in (*left.shape, *right.shape, *out):
         return None
@@ -118,7 +120,7 @@ def convolution_call(
     problem = as_problem(convolution, left, right, out)
     if problem is None:
         return None
-    # Rows take mirrored taps in memory order; columns copy runs of them anyway.
+    # P as rows takes mirrored taps in memory order; P as columns copies runs of taps anyway.
     rows = problem if form else with_taps_reversed(problem)
     options = ((True, problem), (False, rows))
     elements = SLOT_BYTES // dtype.itemsize
@@ -151,7 +153,17 @@ def _call(
     dtype: np.dtype,
     threads: int,
 ) -> ConvolutionCall | None:
-    """The call with a packed matrix that has u along its rows (columns) or not, if there is one."""
+    """Return the call for one subproblem, or None if this layout of P does not apply.
+
+    Args:
+        problem: the subproblem.
+        form: 0 or 1.
+        columns: whether P is packed by columns, with u contiguous; else by rows.
+        right: layout of rhs.
+        out: shape of the result.
+        dtype: dtype of operands and result.
+        threads: number of threads that share the work.
+    """
     slides = problem.slides
     names = ("positions", "taps") if form else ("taps", "positions")
     i_sizes, j_sizes = (tuple(getattr(slide, name) for slide in slides) for name in names)
@@ -171,7 +183,7 @@ def _call(
     rhs = rhs_matrix(problem, right, form, layout.kind, i_sizes, j_sizes, u, o, outer, steps)
     elements = SLOT_BYTES // dtype.itemsize
     flops = 2 * prod(i_sizes) * prod(j_sizes) * u[0] * o[0] * _count(outer) * _count(steps)
-    # A sum may be split as well, if there is memory for its partial sums.
+    # The sum may be split as well, if its partial sums fit into _MOST_PARTIAL_BYTES.
     most = max(_MOST_PARTIAL_BYTES // (prod(out) * dtype.itemsize), 1)
     requested = -(-_TASKS // _count(outer)) if flops >= _SMALLEST_FLOPS else 1
     blocks = blocks_of(
@@ -225,12 +237,20 @@ def _count(axes: Axes) -> int:
 
 
 def _flag(plain: bool, first: bool) -> int:
-    """CBLAS's flag of a matrix: ``plain`` if a left operand needs no transposition."""
+    """CBLAS's transposition flag of a matrix.
+
+    Args:
+        plain: whether its rows are those of a left operand.
+        first: whether it is the left operand.
+    """
     return _PLAIN if plain == first else _TRANSPOSED
 
 
 def _select_u(axes: Axes, dense: bool) -> tuple[Axis, Axes]:
-    """The axis that products run over, and the others: the last one, or one with stride 1."""
+    """Select the axis of a product and return it with the others.
+
+    It is the last axis, or if ``dense`` the first with stride 1 in lhs, if there is one.
+    """
     if not axes:
         return (1, 0, 0, 0), []
     position = len(axes) - 1
@@ -242,6 +262,7 @@ def _select_u(axes: Axes, dense: bool) -> tuple[Axis, Axes]:
 def _slide_arguments(
     slides: Sequence[Slide], form: int, blocks: Dims, counts: Sequence[int], size: int
 ) -> list[int]:
+    """The twelve argument slots of each spatial dimension."""
     arguments = []
     for slide, block, count in zip(slides, blocks, counts, strict=True):
         i, j = (slide.positions, slide.taps) if form else (slide.taps, slide.positions)

@@ -1,4 +1,9 @@
-"""The matrices of a convolution's products: layouts, and blocks that fit into memory."""
+"""The matrices of a convolution's products: layouts, and blocks that fit a core's cache.
+
+The axes u, i, j and o are defined in ``targets/cpu/runtime/native/convolution.ll``. P[(u, i), j] is
+the packed matrix of lhs, and o are output channels. In form 0, u is the depth, i are taps and j
+positions. In form 1, u is a free dimension of lhs, i are positions and j taps.
+"""
 
 from __future__ import annotations
 
@@ -11,9 +16,9 @@ from gpuflow.base.util import row_major_strides
 from gpuflow.core.views import View
 from gpuflow.targets.layouts.convolution_axes import Axes, Axis, Dims, Problem, Slide, dense_stride
 
-DIRECT, ROWS, COLUMNS = range(3)  # layouts of a packed matrix
-_FEWEST_COLUMNS = 64  # of a product, if possible
-_LONGEST_ROWS = 384  # summed at a time, if that leaves memory for more rows
+DIRECT, ROWS, COLUMNS = range(3)  # layouts of P: lhs in place, [(u, i), j], [j, (i, u)]
+_FEWEST_COLUMNS = 64  # columns of a product, if possible
+_LONGEST_ROWS = 384  # elements of a row of P in form 1, if that leaves memory for more rows
 
 
 # --- the packed matrix ---------------------------------------------------------------------
@@ -21,7 +26,15 @@ _LONGEST_ROWS = 384  # summed at a time, if that leaves memory for more rows
 
 @record
 class Layout:
-    """Layout of the matrix P of (u, i) and j."""
+    """Layout of the packed matrix P.
+
+    Attributes:
+        kind: DIRECT, ROWS or COLUMNS.
+        leading: leading dimension, if it is DIRECT.
+        j: stride of j, if it is DIRECT.
+        joined: whether u is contiguous along the last i, so that both are copied at once.
+        u_is_row: whether P is stored as [(u, i), j].
+    """
 
     kind: int
     leading: int = 0
@@ -30,14 +43,14 @@ class Layout:
     u_is_row: bool = True
 
     def plain(self, form: int) -> bool:
-        """Whether P is stored in the layout of a left operand: sums are over its rows."""
+        """Whether P needs no transposition as a left operand, whose columns are summed."""
         return self.u_is_row == bool(form)
 
 
 def packed_layout(
     slides: Sequence[Slide], i_sizes: Dims, j_sizes: Dims, u: Axis, form: int, columns: bool
 ) -> Layout:
-    """Layout of P: direct if there is one i and no padding; else rows or columns."""
+    """Return the layout of P: DIRECT if there is one i and no padding, else ROWS or COLUMNS."""
     still = all(
         slide.pad == 0
         and slide.lhs_dilation == 1
@@ -59,7 +72,7 @@ def packed_layout(
 
 
 def steps_of(slide: Slide, form: int) -> tuple[int, int]:
-    """Strides of adjacent i, and of adjacent j."""
+    """Distances in the dilated lhs of adjacent i, and of adjacent j."""
     return (slide.stride, slide.rhs_dilation) if form else (slide.rhs_dilation, slide.stride)
 
 
@@ -77,23 +90,26 @@ def blocks_of(
     steps: int,
     most_splits: int,
 ) -> tuple[int, Dims] | None:
-    """The blocks of u and of each dimension of j whose packed matrix fits into ``elements``.
+    """Return blocks of u and of each dimension of j whose packed matrix fits ``elements``.
 
     Args:
-        form, kind, i_sizes, j_sizes, u: of the packed matrix.
-        elements: the elements that fit into memory.
+        form: 0 or 1.
+        kind: layout of P.
+        i_sizes, j_sizes: spatial sizes of i and j.
+        u: size of u.
+        elements: capacity of a packed matrix.
         requested: number of blocks of the work, unless they become too small.
-        steps: number of sums over axes other than the packed matrix's.
-        most_splits: the largest number of partial sums.
+        steps: number of steps of the sum over axes that P does not have.
+        most_splits: largest number of partial sums.
 
     Returns:
-        The blocks, or None if even the smallest exceed memory.
+        The blocks, or None if even the smallest do not fit.
     """
     i, j = prod(i_sizes), prod(j_sizes)
     if kind == DIRECT:
-        elements = 1 << 62  # nothing is packed
+        elements = 1 << 62  # nothing is packed, so there is no limit
     if form:
-        # First the sum is split, by steps and then j; then the result, by u.
+        # Split the sum first, by steps and then j; then the result, by u.
         splits = min(requested, most_splits)
         j_splits = min(-(-splits // steps), max(j // _LONGEST_ROWS, 1))
         requested = -(-requested // min(splits, steps * j_splits))
@@ -117,7 +133,7 @@ def blocks_of(
 
 
 def _box(sizes: Dims, most: int) -> Dims:
-    """A block of at most ``most`` elements: whole inner dimensions, some of one, 1 of others."""
+    """A box of at most ``most`` elements: full inner dimensions, a range of the next, then 1."""
     block = [1] * len(sizes)
     for d in reversed(range(len(sizes))):
         block[d] = max(min(sizes[d], most), 1)
@@ -131,7 +147,11 @@ def _box(sizes: Dims, most: int) -> Dims:
 
 
 def row_major_lhs(problem: Problem, axes: Axes) -> tuple[View, Problem, Axes]:
-    """A copy of lhs with space innermost: the view of it, the problem and its axes with that."""
+    """Copy lhs with the spatial dimensions innermost.
+
+    Returns:
+        The view to copy, and the problem and its axes with the strides of the copy.
+    """
     strided = [(n, lhs) for n, lhs, _, _ in axes if lhs]
     shape = (*(n for n, _ in strided), *(slide.size for slide in problem.slides))
     strides = (*(lhs for _, lhs in strided), *(slide.lhs for slide in problem.slides))
@@ -144,12 +164,21 @@ def row_major_lhs(problem: Problem, axes: Axes) -> tuple[View, Problem, Axes]:
 
 @record
 class Rhs:
-    """Layout of rhs as a matrix of output channels and contracted dimensions."""
+    """Layout of rhs as a matrix of output channels o and contracted dimensions.
+
+    Attributes:
+        offset, lhs_offset: first elements of rhs and lhs.
+        leading: leading dimension of rhs.
+        plain: whether o are its rows.
+        u, j: strides of u and j in rhs.
+        outer, steps: outer axes, and axes of the sum that P does not have.
+        copied: the view that is copied; None: rhs is read in place.
+    """
 
     offset: int
     lhs_offset: int
     leading: int
-    plain: bool  # o is its rows
+    plain: bool
     u: int
     j: int
     outer: Axes
@@ -169,7 +198,7 @@ def rhs_matrix(
     outer: Axes,
     steps: Axes,
 ) -> Rhs:
-    """The rhs in place if BLAS can read it, else a copy."""
+    """Return the layout of rhs: in place if BLAS can read it, else of a copy."""
     strides = [slide.rhs for slide in problem.slides]
     if form:
         sizes, along = list(j_sizes), strides
@@ -196,7 +225,7 @@ def rhs_matrix(
                 steps,
                 None,
             )
-    # A copy in the order (outer, steps, o, summed axes); repeated axes are copied once.
+    # A copy in the order (outer, steps, o, summed axes); broadcast axes are copied once.
     strided = [(n, rs) for n, _, rs, _ in (*outer, *steps) if rs]
     shape = (*(n for n, _ in strided), o[0], *sizes)
     view = View(shape, (*(rs for _, rs in strided), o[2], *along), problem.rhs_offset)
@@ -218,7 +247,18 @@ def rhs_matrix(
 
 @record
 class Target:
-    """The result as a matrix of output channels and positions, in the output or partial sums."""
+    """The result as a matrix of output channels and positions, in the output or partial sums.
+
+    Attributes:
+        leading: leading dimension.
+        rhs_first: whether o are its rows, so that rhs is the left operand.
+        u, j: strides of u and j.
+        partial_stride: elements between the partial sums of two splits; 0 without partial sums.
+        outer: outer axes.
+        partial: elements of all partial sums; 0: results are written to the output.
+        summed: arguments of gf_sum_partials after the addresses.
+        rows: extent of gf_sum_partials.
+    """
 
     leading: int
     rhs_first: bool
@@ -242,7 +282,7 @@ def target_matrix(
     i_sizes: Dims,
     j_sizes: Dims,
 ) -> Target:
-    """The output if BLAS can write it and sums are not split, else an array of partial sums."""
+    """Return the output if BLAS can write it and sums are not split, else partial sums."""
     strides = [slide.out for slide in slides]
     if not form:
         sizes, along = list(j_sizes), strides
@@ -260,7 +300,7 @@ def target_matrix(
         if layout is not None:
             packed_strides = (u[3], 0) if form else (0, x if total > 1 else 0)
             return Target(*layout, *packed_strides, 0, outer, 0)
-    # Sums in the order (outer, o, x), which gf_sum_partials then writes to the output.
+    # Partial sums in the order (outer, o, x), which gf_sum_partials adds up into the output.
     shape = (*(axis[0] for axis in outer), o[0], *sizes)
     dense = row_major_strides(shape)
     moved_axes = [(n, ls, rs, stride) for (n, ls, rs, _), stride in zip(outer, dense, strict=False)]
@@ -281,14 +321,17 @@ def target_matrix(
 def _sum_arguments(
     splits: int, shape: Dims, dense: Dims, targets: Dims
 ) -> tuple[tuple[int, ...], int]:
-    """The arguments of gf_sum_partials after the addresses, and its number of rows."""
+    """Arguments of gf_sum_partials after the addresses, and its extent in rows.
+
+    Axes are sorted by their strides in the output, and collapsed. The innermost is a row.
+    """
     axes = sorted(
         (-to, n, stride) for n, stride, to in zip(shape, dense, targets, strict=True) if n > 1
     )
     rows: list[tuple[int, int, int]] = []
     for to, n, stride in axes:
         to = -to
-        before = rows[-1] if len(rows) > 1 else None  # the first one is for the threads
+        before = rows[-1] if len(rows) > 1 else None  # the outermost axis is not collapsed
         if before and before[1:] == (stride * n, to * n):
             rows[-1] = (before[0] * n, stride, to)
         else:

@@ -1,4 +1,7 @@
-"""Convolutions as instructions of native programs."""
+"""Provider of convolutions by packed matrices and the private BLAS.
+
+``convolution_calls`` makes the decisions; this module emits the instructions.
+"""
 
 from __future__ import annotations
 
@@ -38,7 +41,7 @@ DTYPES = ("float32", "float64")
 
 
 class Functions(NamedTuple):
-    """Addresses of the functions of a convolution."""
+    """Addresses of the functions that a convolution calls."""
 
     convolution: int
     sum_partials: int
@@ -63,7 +66,7 @@ def _choose(convolution: Convolution, step: CallStep, target: Any) -> NativeCall
     return NativeCall(partial(_emit, calls), count, lambda: [Build(native_function, (function,))])
 
 
-# Equal calls are worked out once.
+# Cached, because calls with equal shapes and strides recur.
 _calls = lru_cache(256)(convolution_call)
 
 
@@ -82,6 +85,7 @@ def _emit(
     code: Code,
     locations: Locations,
 ) -> None:
+    """Emit a convolution: zero the result if calls skip positions, then each call."""
     aval, (calls, has_zeros) = step.eqn.outputs[0].aval, convolution
     functions = _functions(aval.dtype, services)
     target = locations.of(step.outputs[0])
@@ -92,7 +96,7 @@ def _emit(
     operands = [operand_location(operand, code, locations) for operand in step.operands]
 
     def memory(offset: int) -> Location:
-        """A location in the workspace, which the calls share."""
+        """A location in the workspace, which all calls share."""
         assert step.workspace is not None  # reserved by the plan
         register, start = locations.of(step.workspace)
         return register, start + offset
@@ -111,6 +115,7 @@ def _convolution_call(
     services: NativeServices,
     code: Code,
 ) -> None:
+    """Emit one call: copies of operands, the products, and the sum of partial results."""
     arguments = list(call.arguments)
     arguments[0] = functions.gemm
     arguments[SLOT_ARGUMENTS[0] : SLOT_ARGUMENTS[-1] + 1] = services.slots(SLOT_BYTES)
@@ -143,7 +148,7 @@ def _copied(
     services: NativeServices,
     code: Code,
 ) -> Location:
-    """The location of a row-major copy of a view at ``start``."""
+    """Emit a row-major copy of a view of the array at ``start``; returns the copy's location."""
     register, offset = start
     source = register, offset + view.offset * dtype.itemsize
     copy_view(view, dtype.itemsize, source, target, services, code)

@@ -1,7 +1,11 @@
-"""Fourier transforms of several rows at once, as calls of native programs.
+"""Provider of Fourier transforms that vectorize over rows.
 
-Each dimension is one instruction over blocks of rows (``fourier_rows``), the last one first; of
-transforms to real numbers the last one last. Results depend on shapes alone, not on threads.
+Each dimension is one instruction over blocks of rows (``fourier_rows``). The last dimension is
+transformed first, but last in transforms to real numbers (irfft). Results must depend on shapes
+only, not on the number of threads.
+
+The other modules: ``fourier_lengths`` selects radices and tables, ``fourier_passes`` and
+``fourier_rows`` write the code, and ``fourier_writer`` emits the instructions.
 """
 
 from __future__ import annotations
@@ -51,18 +55,18 @@ def _kind(block: Fourier) -> int:
 
 @record
 class _Plan:
-    """The plan of a call.
+    """The decisions for one call.
 
     Attributes:
-        block: the block.
-        kind: of the last dimension.
-        dtype: of real numbers.
-        shape: the matrix of a row of the last dimension.
-        row_groups: sizes and strides of groups and rows if the operand is read in place, though
-            it is not contiguous.
-        copied: bytes of a copy of the operand, in order.
-        between: bytes of spectra before the last dimension.
-        long: bytes of rows that are matrices.
+        block: the library call.
+        kind: kind of the transforms along the last dimension, see ``fourier_rows``.
+        dtype: dtype of a component.
+        shape: rows and columns of the matrix that each row of the last dimension is split into;
+            (length, 1) if rows are not split.
+        row_groups: (size, stride) of groups and of rows, if a strided operand is read in place.
+        copied: bytes of a row-major copy of the operand; 0 if it is read in place.
+        between: bytes of the spectra that an irfft stores before its last dimension.
+        long: bytes of complex rows that are split into matrices.
     """
 
     block: Fourier
@@ -76,7 +80,7 @@ class _Plan:
 
     @property
     def length(self) -> int:
-        """Of the complex transforms along the last dimension."""
+        """Length of the complex transforms along the last dimension."""
         return self.shape[0] * self.shape[1]
 
     @property
@@ -86,7 +90,7 @@ class _Plan:
 
 
 def choose(block: Fourier, step: CallStep, target: Any) -> NativeCall | None:
-    """The transforms, unless vectors would have few rows, or a row is too long."""
+    """Transform in blocks of rows; None if there are too few rows or a row is too long."""
     del target
     (operand,), out = step.operands, step.eqn.outputs[0].aval
     if operand.buffer == NO_BUFFER or not operand.aval.size or not out.size:
@@ -131,7 +135,10 @@ def _runs(plan: _Plan, step: CallStep) -> list[Build]:
 def _row_groups(
     view: View, kind: int, lanes: int
 ) -> tuple[tuple[int, int], tuple[int, int]] | None:
-    """Sizes and strides of groups and rows, if a view's rows form large groups."""
+    """(size, stride) of groups and rows of a view; None if it must be copied.
+
+    Rows of a group have one stride, and a group must have at least as many rows as lanes.
+    """
     axes = moving_axes(View(view.shape[:-1], view.strides[:-1], 0, view.broadcast[:-1]))
     if kind == FROM_REAL and view.strides[-1] != 1:
         return None  # pairs of real numbers must be contiguous
@@ -157,7 +164,7 @@ def _emit(
 
 
 class _Memory(NamedTuple):
-    """Locations of a call's elements; ``between`` and ``long`` as of ``_Plan``."""
+    """Locations of operand, result, and the two parts of the workspace that ``_Plan`` sizes."""
 
     source: Location
     target: Location
@@ -178,7 +185,7 @@ def _transform(plan: _Plan, step: CallStep, memory: _Memory, writer: Writer) -> 
 def _others(
     plan: _Plan, shape: tuple[int, ...], source: Location, into: Location, writer: Writer
 ) -> Location:
-    """Transform the dimensions before the last one; returns the result's location."""
+    """Emit the transforms along all dimensions but the last; returns the result's location."""
     is_inverse, unit = plan.block.kind in ("IFFT", "IRFFT"), writer.unit
     for d in reversed(range(len(shape) - len(plan.block.lengths), len(shape) - 1)):
         after = prod(shape[d + 1 :])
@@ -193,13 +200,13 @@ def _others(
 def _last(
     plan: _Plan, step: CallStep, source: Location, target: Location, long: Location, writer: Writer
 ) -> None:
-    """Transform the last dimension."""
+    """Emit the transforms along the last dimension."""
     avals = step.operands[0].aval, step.eqn.outputs[0].aval
     is_inverse = plan.block.kind in ("IFFT", "IRFFT")
     groups, rows = 1, prod(avals[1].shape[:-1])
     sides = []
     for location, aval in zip((source, target), avals, strict=True):
-        # Real numbers are read and written in pairs, unless the length is odd.
+        # Real numbers are read and written as pairs (complex numbers), unless the length is odd.
         alone = plan.kind in (FROM_ODD, TO_ODD) and aval.dtype.kind == "f"
         step_bytes = writer.size if alone else writer.unit
         sides.append(Side(location, step_bytes, aval.shape[-1] * aval.dtype.itemsize))
@@ -215,7 +222,8 @@ def _last(
         ]
     order = 2 * plan.length if plan.kind in (FROM_REAL, TO_REAL) else 0
     factor = 1 / prod(plan.block.lengths) if is_inverse else 1.0
-    # Transforms to real numbers exchange components of half spectra as they read them.
+    # An inverse transform is a forward one with components exchanged when it reads and writes. In
+    # transforms of unsplit rows to real numbers, the mirror step exchanges them, not the read.
     exchange = is_inverse and (not plan.to_real or plan.shape[1] > 1), is_inverse
     transforms = RowTransforms(plan.length, rows, groups, plan.kind, exchange, factor, order)
     if plan.shape[1] > 1:

@@ -1,4 +1,4 @@
-"""Lengths of Fourier transforms: radices, splits, and tables of roots."""
+"""Factorization of Fourier transform lengths: radices, splits, and tables of twiddle factors."""
 
 from __future__ import annotations
 
@@ -10,9 +10,9 @@ from gpuflow.base.caches import lru_cache
 from gpuflow.targets.cpu.library.fourier_passes import LARGEST_RADIX, lanes_of, roots
 from gpuflow.targets.cpu.library.fourier_rows import rows_of_lanes
 
-LONGEST = 1 << 15  # elements of a row in a block: more would exceed every cache
-_CACHED = 1 << 12  # so many stay in a core's cache
-_MOVES = 3  # reading and writing a block cost as much as so many passes
+LONGEST = 1 << 15  # most elements of a row in a block: more would exceed every cache
+_CACHED = 1 << 12  # most elements of a row for which a block fits a core's cache
+_MOVES = 3  # reading and writing a block cost about as much as this number of passes
 
 
 # --- lengths -----------------------------------------------------------------------------------
@@ -20,10 +20,10 @@ _MOVES = 3  # reading and writing a block cost as much as so many passes
 
 @lru_cache(1024)
 def radices(length: int) -> tuple[int, ...] | None:
-    """The radices of the passes of a length, or None if it has too large a factor.
+    """Return the radices of the passes for a length; None if a prime factor is too large.
 
-    Passes of 4 are fastest per power of two. Of an odd number of twos, three make an 8; a single
-    one is combined with a 3 or a 5.
+    Radix 4 is fastest per factor of two. If the number of twos is odd, three of them become a radix
+    8; a single two is combined with a 3 or a 5, if there is one.
     """
     powers, remaining = {}, length
     for factor in (2, *range(3, LARGEST_RADIX + 1, 2)):
@@ -32,21 +32,21 @@ def radices(length: int) -> tuple[int, ...] | None:
             remaining //= factor
     if remaining > 1:
         return None
-    twos, found = powers.pop(2, 0), []
+    twos, factors = powers.pop(2, 0), []
     if twos == 1:
         partner = next((factor for factor in (5, 3) if factor in powers), None)
-        found.append(2 * (partner or 1))
+        factors.append(2 * (partner or 1))
         if partner is not None:
             powers[partner] -= 1
     elif twos % 2:
-        found.append(8)
-    found += [4] * ((twos - 3 * (twos % 2)) // 2)
-    return (*found, *(factor for factor, count in powers.items() for _ in range(count)))
+        factors.append(8)
+    factors += [4] * ((twos - 3 * (twos % 2)) // 2)
+    return (*factors, *(factor for factor, count in powers.items() for _ in range(count)))
 
 
 @lru_cache(1024)
 def padded(length: int) -> int | None:
-    """The length of the transforms that make one of a length with a large factor, or None."""
+    """Return the length of the convolution in Bluestein's algorithm; None if it is not needed."""
     if radices(length) is not None:
         return None
     least = 2 * length - 1
@@ -59,12 +59,12 @@ def padded(length: int) -> int | None:
 
 
 def memory_length(length: int) -> int:
-    """Elements of a row between passes, at most."""
+    """Most elements of a row between passes."""
     return padded(length) or length
 
 
 def _cost(length: int, batch: int, lanes: int) -> float:
-    """Estimated cost of rows in blocks: passes over all elements."""
+    """Estimate the cost of transforming rows in blocks, as passes times elements."""
     longest = memory_length(length)
     if longest > LONGEST:
         return np.inf
@@ -76,22 +76,22 @@ def _cost(length: int, batch: int, lanes: int) -> float:
 
 @lru_cache(256)
 def split(length: int, batch: int, dtype: str) -> tuple[int, int] | None:
-    """The matrix (rows, columns) of each row, (length, 1) for blocks of whole rows.
+    """Return the matrix (rows, columns) that each row is split into.
 
-    None if neither is possible.
+    It is (length, 1) if whole rows in blocks are fastest, and None if no split is possible.
     """
     lanes = lanes_of(dtype)
-    best, found = _cost(length, batch, lanes), (length, 1)
-    # Neither is longer than a block allows.
+    best_cost, shape = _cost(length, batch, lanes), (length, 1)
+    # Neither rows nor columns may exceed LONGEST.
     least, most = max(2, -(-length // LONGEST)), min(length // 2, LONGEST)
     for columns in range(least, most + 1 if length >= 4 * lanes else 0):
         if length % columns:
             continue
         rows = length // columns
         cost = batch * (_cost(rows, columns, lanes) + _cost(columns, rows, lanes))
-        if cost < best:
-            best, found = cost, (rows, columns)
-    return None if best == np.inf else found
+        if cost < best_cost:
+            best_cost, shape = cost, (rows, columns)
+    return None if best_cost == np.inf else shape
 
 
 # --- tables ------------------------------------------------------------------------------------
@@ -103,7 +103,7 @@ def _table(powers: Any, order: int, dtype: str) -> np.ndarray:
 
 @lru_cache(64)
 def pass_twiddles(radix: int, remaining: int, dtype: str) -> np.ndarray:
-    """The roots of a pass for 0 < p < m and 0 < j < r."""
+    """The twiddle factors w^(p j) of a pass, for 0 < p < m and 0 < j < r."""
     return _table(np.outer(np.arange(1, remaining), np.arange(1, radix)), radix * remaining, dtype)
 
 
@@ -116,19 +116,22 @@ def pairs(radix: int, dtype: str) -> np.ndarray:
 
 @lru_cache(64)
 def mirror(length: int, dtype: str) -> np.ndarray:
-    """e^(-2 pi i k / n) for 0 <= k <= n // 4, and the elements that a vector reads beyond."""
+    """e^(-2 pi i k / n) for 0 <= k <= n // 4, padded by a vector that loads may read."""
     return _table(np.arange(length // 4 + 1 + lanes_of(dtype)), length, dtype)
 
 
 @lru_cache(64)
 def chirp(length: int, dtype: str) -> np.ndarray:
-    """e^(-i pi k^2 / n)."""
+    """The chirp of Bluestein's algorithm, e^(-i pi k^2 / n) for 0 <= k < n."""
     return _table(np.arange(length) ** 2, 2 * length, dtype)
 
 
 @lru_cache(64)
 def chirp_transform(length: int, dtype: str) -> np.ndarray:
-    """The transform of the chirp's conjugate, which continues on both sides, over its length."""
+    """The transform of the chirp's conjugate, extended to negative k, divided by its length.
+
+    It is computed by NumPy in complex128.
+    """
     total = padded(length) or 0
     re, im = roots(np.arange(length) ** 2, 2 * length)
     chirp = np.zeros(total, np.complex128)
@@ -140,7 +143,10 @@ def chirp_transform(length: int, dtype: str) -> np.ndarray:
 
 @lru_cache(16)
 def twiddles(rows: int, columns: int, dtype: str) -> np.ndarray:
-    """e^(-2 pi i b k / (A B)) by block of columns, row and lane, deinterleaved."""
+    """The twiddle factors e^(-2 pi i b k / (A B)) of a split row, as ``fourier_rows`` reads them.
+
+    Its axes are block of columns b, row k, component, and lane.
+    """
     lanes = lanes_of(dtype)
     blocks = -(-columns // lanes)
     of_lanes = np.array(rows_of_lanes(dtype))

@@ -1,7 +1,7 @@
-"""Fourier transforms that ``fourier`` cannot vectorize, by the loops of NumPy's ufuncs.
+"""Provider of small Fourier transforms that ``fourier`` cannot vectorize, by NumPy's gufuncs.
 
-Several dimensions are transformed one after the other, in the memory of the result; of inverse
-transforms to real numbers in the workspace, as the last dimension comes last.
+Dimensions are transformed one after the other in the memory of the result. An irfft transforms the
+others first, in the workspace, and the last dimension last.
 """
 
 from __future__ import annotations
@@ -30,23 +30,23 @@ from gpuflow.targets.cpu.runtime.native.copies import Locations, copy_view, oper
 from gpuflow.targets.cpu.runtime.native.program_writer import Code, Location, fixed
 from gpuflow.targets.cpu.runtime.native.services import Build, NativeServices
 
-LARGEST = 1 << 16  # elements: beyond, SciPy, which takes several rows at a time, is faster
+LARGEST = 1 << 16  # elements: for more, SciPy is faster, since it vectorizes over rows
 
-# The ufunc of a kind, and its types; the real transform has one for each parity.
+# NumPy's type characters of the real and complex dtype of a transform.
 _LETTERS = {"complex64": ("f", "F"), "complex128": ("d", "D")}
 
 
 def _loop(name: str, complex_dtype: str) -> Loop | None:
-    """A loop of NumPy; its module is private, so it may be missing."""
+    """Return the inner loop of a ufunc. NumPy's module is private, so it may be missing."""
     module = getattr(np.fft, "_pocketfft_umath", None)
-    real, whole = _LETTERS[complex_dtype]
-    source = real if name.startswith("rfft") else whole
-    target = real if name == "irfft" else whole
+    real, complex_ = _LETTERS[complex_dtype]
+    source = real if name.startswith("rfft") else complex_
+    target = real if name == "irfft" else complex_
     return find_loop(getattr(module, name, None), f"{source}{real}->{target}")
 
 
 def _names(block: Fourier) -> tuple[str, str]:
-    """The ufuncs of the last dimension, and of the others."""
+    """Names of the ufuncs for the last dimension and for the others."""
     if block.kind == "RFFT":
         return ("rfft_n_odd" if block.lengths[-1] % 2 else "rfft_n_even"), "fft"
     if block.kind == "IRFFT":
@@ -55,7 +55,7 @@ def _names(block: Fourier) -> tuple[str, str]:
 
 
 def choose(block: Fourier, step: CallStep, target: Any) -> NativeCall | None:
-    """The transforms, if they are small."""
+    """Transform by NumPy's loops; None if arrays are too large, or a loop is missing."""
     del target
     (operand,), out = step.operands, step.eqn.outputs[0].aval
     size = max(operand.aval.size, out.size)
@@ -81,11 +81,13 @@ def _complex_dtype(step: CallStep) -> str:
 
 
 class _Transforms:
-    """Writes the passes of one call.
+    """Emits the transforms of one call, one dimension at a time.
 
     Args:
-        dtype: of complex numbers.
-        scale: of the first pass; that of the others is 1.
+        dtype: complex dtype.
+        scale: factor of the first dimension that is transformed; that of the others is 1.
+        services: services of the program.
+        code: the program.
     """
 
     def __init__(self, dtype: str, scale: float, services: NativeServices, code: Code) -> None:
@@ -109,7 +111,7 @@ class _Transforms:
         lengths: tuple[int, int],
         itemsizes: tuple[int, int],
     ) -> None:
-        """Transform contiguous rows, of ``lengths`` elements before and after."""
+        """Emit the transforms of contiguous rows; ``lengths`` are those of operand and result."""
         work = _work(rows, max(lengths))
         of_index = self.services.chunk(rows, work)
         ends = zip((source, target), lengths, itemsizes, strict=True)
@@ -122,7 +124,15 @@ class _Transforms:
     def across(
         self, name: str, source: Location, target: Location, before: int, length: int, after: int
     ) -> None:
-        """Transform a dimension of complex numbers that is not the last one."""
+        """Emit complex transforms along a dimension that is not the last.
+
+        Args:
+            name: name of the ufunc.
+            source, target: locations, which may be equal.
+            before: product of the sizes of preceding dimensions.
+            length: size of the dimension.
+            after: product of the sizes of following dimensions.
+        """
         size, work = 2 * self.real.itemsize, _work(before * after, length)
         of_index = after if before > 1 else self.services.chunk(after, work)
         step = (length * after if before > 1 else of_index) * size

@@ -1,8 +1,8 @@
-"""Passes of Fourier transforms of several rows at once, as LLVM text.
+"""Passes of Stockham Fourier transforms, vectorized over rows, as LLVM IR text.
 
-A vector holds the same element of several rows, so that arithmetic is that of one row and no
-element is ever shuffled. A pass takes r elements with a large stride, transforms them, rotates the
-results, and writes them so that the next pass reads its elements in order:
+Each lane of a vector is a row of the batch, so arithmetic is that of one row, without shuffles. A
+pass of radix r loads r elements with a large stride, computes their transform, multiplies the
+results by twiddle factors, and stores them in the order of the next pass (autosort):
 
     y[q + s (r p + j)] = w^(p j) sum_k x[q + s (p + m k)] e^(-2 pi i j k / r)
 
@@ -26,21 +26,21 @@ from gpuflow.targets.cpu.codegen.machine_code import AS_WRITTEN
 from gpuflow.targets.cpu.runtime.native.function_text import FunctionText, Value
 from gpuflow.targets.cpu.runtime.native.object_code import Module, load_native
 
-VECTOR_BYTES = 32  # of a vector; LLVM uses several registers if they are shorter
+VECTOR_BYTES = 32  # LLVM uses several registers if the processor's are shorter
 KINDS = {"float32": ("float", 4), "float64": ("double", 8)}
 
-# Radices with separate instructions; other odd ones are sums over all pairs of elements.
+# Radices with unrolled passes. Other odd radices are computed by sums over all pairs of elements.
 RADICES = (2, 3, 4, 5, 6, 7, 8, 10)
-LARGEST_RADIX = 127  # of such sums: beyond, they are slower than other algorithms, and less exact
-_TERMS = 8  # that are summed at a time
+LARGEST_RADIX = 127  # of such sums: above, Bluestein's algorithm is faster and more exact
+_TERMS = 8  # terms of a partial sum
 
 ComplexValue = tuple[Value, Value]
 
 
 def roots(powers: Any, order: int) -> tuple[Any, Any]:
-    """Real and imaginary parts of e^(-2 pi i power / order).
+    """Return real and imaginary parts of e^(-2 pi i power / order).
 
-    Angles are mirrored into an eighth of a circle first, because rounding is smallest there.
+    Angles are first reduced to an eighth of a circle, where rounding errors are smallest.
     """
     eighths, rest = np.divmod(8 * (np.asarray(powers) % order), order)
     angles = np.where(eighths % 2 == 1, order - rest, rest) * (np.pi / 4 / order)
@@ -51,7 +51,7 @@ def roots(powers: Any, order: int) -> tuple[Any, Any]:
 
 
 def lanes_of(dtype: str) -> int:
-    """Number of rows in a vector of ``dtype``."""
+    """Number of lanes of a vector, each of which is a row."""
     return VECTOR_BYTES // KINDS[dtype][1]
 
 
@@ -59,11 +59,11 @@ def lanes_of(dtype: str) -> int:
 
 
 class ComplexArithmetic:
-    """Arithmetic of complex numbers, which are pairs of vectors, written into a function.
+    """Emits arithmetic of complex numbers, each a pair of vectors, into a function.
 
     Args:
-        function: to write to.
-        dtype: of both components.
+        function: the function under construction.
+        dtype: dtype of a component.
     """
 
     def __init__(self, function: FunctionText, dtype: str) -> None:
@@ -73,45 +73,45 @@ class ComplexArithmetic:
         self.lanes = lanes_of(dtype)
         self.vector = f"<{self.lanes} x {self.scalar}>"
 
-    # --- of real vectors
+    # --- real vectors
 
     def apply(self, name: str, a: Value, b: Value) -> Value:
-        """``fadd``, ``fsub`` or ``fmul``; a product and a sum may be rounded once."""
+        """``fadd``, ``fsub`` or ``fmul``; LLVM may contract a product and a sum to an fma."""
         return self.function.op(f"{name} contract {self.vector} {a}, {b}")
 
     def constant(self, value: float) -> Value:
-        """A vector of equal scalars."""
+        """The splat of a constant."""
         (bits,) = struct.unpack("<Q", struct.pack("<d", float(self.real.type(value))))
         return f"<{', '.join([f'{self.scalar} 0x{bits:016X}'] * self.lanes)}>"
 
     def everywhere(self, at: Value) -> Value:
-        """A vector of the scalar at an address."""
+        """Load a scalar, and broadcast it to a vector."""
         scalar = self.function.load(self.scalar, at, self.scalar_bytes)
         one = f"insertelement {self.vector} poison, {self.scalar} {scalar}, i32 0"
         return self.shuffled(self.function.op(one), "poison", [0] * self.lanes)
 
     def shuffled(self, a: Value, b: Value, indices: Sequence[int]) -> Value:
-        """Elements of two vectors: indices of the second one follow those of the first."""
+        """Shuffle two vectors; indices of the second vector follow those of the first."""
         mask = ", ".join(f"i32 {k}" for k in indices)
         kinds = f"{self.vector} {a}, {self.vector} {b}"
         return self.function.op(f"shufflevector {kinds}, <{len(indices)} x i32> <{mask}>")
 
     def read(self, at: Value, align: int = VECTOR_BYTES) -> Value:
-        """The vector at an address."""
+        """Load the vector at an address."""
         return self.function.load(self.vector, at, align)
 
     def write(self, value: Value, at: Value, align: int = VECTOR_BYTES) -> None:
         """Write a vector to an address."""
         self.function.store(self.vector, value, at, align)
 
-    # --- of complex ones
+    # --- complex numbers
 
     def read_pair(self, at: Value, align: int = VECTOR_BYTES) -> ComplexValue:
-        """Both components of an element between passes."""
+        """Load an element in the layout between passes: a vector of each component."""
         return self.read(at, align), self.read(self.function.at(at, VECTOR_BYTES), align)
 
     def write_pair(self, value: ComplexValue, at: Value) -> None:
-        """Write both components of an element between passes."""
+        """Store an element in the layout between passes: a vector of each component."""
         self.write(value[0], at)
         self.write(value[1], self.function.at(at, VECTOR_BYTES))
 
@@ -155,7 +155,7 @@ class ComplexArithmetic:
         return self.mul(a, (re, im))
 
     def transformed(self, a: Sequence[ComplexValue]) -> list[ComplexValue]:
-        """The Fourier transform of a few values."""
+        """The Fourier transform of a short list of values, unrolled."""
         count = len(a)
         if count == 1:
             return list(a)
@@ -169,7 +169,7 @@ class ComplexArithmetic:
         return [self.add(x, y) for x, y in pairs] + [self.sub(x, y) for x, y in pairs]
 
     def _split(self, a: Sequence[ComplexValue], step: int) -> list[ComplexValue]:
-        """Transforms of every ``step``-th value, multiplied by roots and transformed across."""
+        """A Cooley-Tukey step: transforms of every ``step``-th value, twiddles, then across."""
         count, length = len(a), len(a) // step
         rows = [self.transformed(a[k::step]) for k in range(step)]
         out: list[ComplexValue] = [a[0]] * count
@@ -179,7 +179,7 @@ class ComplexArithmetic:
         return out
 
     def _odd(self, a: Sequence[ComplexValue]) -> list[ComplexValue]:
-        """The transform of an odd number of values: sums and differences of mirrored pairs."""
+        """The transform of an odd number of values, by sums and differences of mirrored pairs."""
         count, half = len(a), len(a) // 2
         sums = [self.add(a[k], a[count - k]) for k in range(1, half + 1)]
         differences = [self.sub(a[k], a[count - k]) for k in range(1, half + 1)]
@@ -202,11 +202,13 @@ class ComplexArithmetic:
 
 # --- functions -------------------------------------------------------------------------------
 
-# A pass reads and writes all elements of its rows: pass(x, y, row), where a table row has
-#   0  the pass  1  s  2  m  3  r - 1 roots for each p > 0  4  r
-#   5  of a pass of pairs: cosines and sines of 2 pi j k / r, for 0 < j, k <= r // 2
-# A product with factors instead of a pass: 1  number of elements  2  number written, zeros after
-# the products  3  the factors  4  whether components are exchanged then
+# A pass transforms all elements of a block from x to y: pass(x, y, row), where row is its row of a
+# table of passes, with these 64-bit slots:
+#   0  the pass  1  s  2  m  3  r - 1 twiddle factors for each p > 0  4  r
+#   5  in a pass of pairs: cosines and sines of 2 pi j k / r, for 0 < j, k <= r // 2
+# A row may be a product with factors instead of a pass (Bluestein's algorithm):
+#   0  the function  1  number of elements  2  number written: zeros follow the products
+#   3  the factors  4  whether components of the products are exchanged
 ROW = 6
 _ARGUMENTS = [("ptr noalias", "x"), ("ptr noalias", "y"), ("ptr noalias", "row")]
 _ELEMENT = 2 * VECTOR_BYTES
@@ -215,7 +217,7 @@ _DECLARED = "declare i64 @llvm.smin.i64(i64, i64)\n"
 
 @cache
 def pass_function(dtype: str, radix: int) -> int:
-    """The address of the pass of a radix; of sums over pairs if it is not in RADICES."""
+    """The address of the pass of a radix: the pass of pairs if it is not in RADICES."""
     fixed = radix in RADICES
     symbol = f"gf_fourier_pass_{radix if fixed else 'pairs'}_{dtype}"
     text = _pass_text(symbol, dtype, radix) if fixed else _pairs_text(symbol, dtype)
@@ -225,7 +227,7 @@ def pass_function(dtype: str, radix: int) -> int:
 
 @cache
 def product_function(dtype: str) -> int:
-    """The address of the function that multiplies elements by factors."""
+    """The address of the function that multiplies elements by factors, in a table of passes."""
     symbol = f"gf_fourier_product_{dtype}"
     text = _DECLARED + _product_text(symbol, dtype)
     return load_native(Module(text, (symbol,), level=AS_WRITTEN), kernel_cache()).addresses[symbol]
@@ -239,6 +241,7 @@ def _row_fields(function: FunctionText) -> list[Value]:
 
 
 def _pass_text(symbol: str, dtype: str, radix: int) -> str:
+    """The pass of a radix in RADICES: unrolled butterflies for each p and q."""
     function = FunctionText(symbol, _ARGUMENTS)
     ops = ComplexArithmetic(function, dtype)
     s, m, twiddles, _, _ = _row_fields(function)
@@ -267,6 +270,7 @@ def _pass_text(symbol: str, dtype: str, radix: int) -> str:
 
 
 def _product_text(symbol: str, dtype: str) -> str:
+    """The product of elements with factors, followed by zeros."""
     function = FunctionText(symbol, _ARGUMENTS)
     ops = ComplexArithmetic(function, dtype)
     count, total, table, exchange, _ = _row_fields(function)
@@ -288,7 +292,7 @@ def _product_text(symbol: str, dtype: str) -> str:
 
 
 def _pairs_text(symbol: str, dtype: str) -> str:
-    """A pass of any odd radix: as ``ComplexArithmetic._odd``, in loops, two results at a time."""
+    """The pass of any odd radix: ``ComplexArithmetic._odd`` as loops, two results at a time."""
     function = FunctionText(symbol, _ARGUMENTS)
     ops = ComplexArithmetic(function, dtype)
     s, m, twiddles, radix, table = _row_fields(function)
@@ -317,21 +321,21 @@ def _pairs_text(symbol: str, dtype: str) -> str:
         with function.loop(0, row_bytes, _ELEMENT) as q:
             first, out = function.at(x, q), function.at(y, q)
             start = ops.read_pair(first)
-            whole = function.variable(ops.vector, 2)
-            ops.write_pair(start, whole)
+            total_sum = function.variable(ops.vector, 2)
+            ops.write_pair(start, total_sum)
             with function.loop(1, function.add(half, 1)) as k:
                 a = ops.read_pair(function.at(first, function.mul(x_step, k)))
                 mirrored = function.mul(x_step, function.sub(radix, k))
                 b = ops.read_pair(function.at(first, mirrored))
                 total = ops.add(a, b)
-                ops.write_pair(ops.add(ops.read_pair(whole), total), whole)
+                ops.write_pair(ops.add(ops.read_pair(total_sum), total), total_sum)
                 at = function.at(pair_sums, function.mul(function.sub(k, 1), 2 * _ELEMENT))
                 ops.write_pair(total, at)
                 ops.write_pair(ops.sub(a, b), function.at(at, _ELEMENT))
-            ops.write_pair(ops.read_pair(whole), out)
-            # The last two results twice if their number is odd.
-            with function.loop(1, function.add(half, 1), 2) as look:
-                j = function.least(look, function.sub(half, 1))
+            ops.write_pair(ops.read_pair(total_sum), out)
+            # Results j and j + 1; if their number is odd, one is computed twice.
+            with function.loop(1, function.add(half, 1), 2) as unclamped:
+                j = function.least(unclamped, function.sub(half, 1))
                 sums = [function.variable(ops.vector, 4) for _ in range(2)]
                 for accumulator in sums:
                     ops.write_pair(start, accumulator)
@@ -358,7 +362,7 @@ def _sum_pairs(
 ) -> None:
     """Add cosines times sums of pairs, and sines times differences, for results j and j + 1.
 
-    A few are summed at a time: rounding errors grow with the number of terms.
+    Terms are summed in groups of _TERMS, because rounding errors grow with the length of a sum.
     """
     function, size = ops.function, ops.scalar_bytes
     row_bytes = function.mul(half, 2 * size)

@@ -1,16 +1,16 @@
-"""Transforms of blocks of rows as one function: read, passes in cache, write, as LLVM text.
+"""Fourier transforms of blocks of rows: load, passes in cache, store, as LLVM IR text.
 
-A block has as many batch rows as a vector has elements. It is read into memory of the thread, with
-both components of an element of all rows contiguous; the passes (``fourier_passes``) alternate in
-that memory, and the result is written. So a row's elements may have any layout, contiguous or
-strided:
+A block has as many rows of the batch as a vector has lanes. It is loaded into scratch memory of the
+thread, deinterleaved: for each element a vector of real and a vector of imaginary components. The
+passes (``fourier_passes``) alternate between the two halves of that memory, and the result is
+stored. Rows may have any layout in memory; three functions load and store:
 
-    columns   adjacent rows are contiguous: an element of all is two vectors
+    columns   adjacent rows are contiguous: an element of all rows is two vectors
     rows      elements are contiguous: squares of elements and rows are transposed
-    others    elements one by one
+    others    one element at a time
 
-If a block has fewer rows, the last one is repeated for the missing ones, and is written as often,
-with the same values.
+If a block has fewer rows, the last one takes the lanes of the missing ones. It is then stored
+several times, with the same values.
 
 A real row of even length is read as a complex one of half the length (Cooley, Lewis and Welch,
 The Fast Fourier Transform Algorithm, J. Sound Vib. 12, 1970); one of odd length as complex numbers
@@ -35,14 +35,14 @@ from gpuflow.targets.cpu.library.fourier_passes import (
 from gpuflow.targets.cpu.runtime.native.function_text import FunctionText, Value
 from gpuflow.targets.cpu.runtime.native.object_code import Module, load_native, slots_text
 
-# gf_fourier_KIND_TYPE(arguments, lo, hi); an index is a block of rows of a group.
-#   0  slots: flags, memory, number, bytes  4  offset of the second half of a slot
+# gf_fourier_KIND_TYPE(arguments, lo, hi): an index is a block of rows of a group.
+#   0  slots: flags, memory, number, bytes  4  byte offset of the second half of a slot
 #   5  elements that are read  6  that are written  7  length of the complex transform
 #   8  whether components are exchanged when they are read  9  when they are written
-#  10  address of a factor for all results  11  number of passes  12  their table
-#  13  e^(-2 pi i k / n) of a real transform of length n  14  rows of a group  15  blocks of it
-#  16  source  17  bytes between its elements  18  its rows  19  its groups
-#  20  to 23: the target  24  factors for each block and element, or 0
+#  10  address of a factor of all results  11  number of passes  12  their table
+#  13  e^(-2 pi i k / n) of a real transform of length n  14  rows of a group  15  its blocks
+#  16  source  17  bytes between its elements  18  between its rows  19  between its groups
+#  20 to 23  the same for the target  24  twiddle factors of each block and element, or 0
 BACK, SCALE, ROWS, MIRROR, SOURCE, TARGET, TWIDDLES = 4, 10, 12, 13, 16, 20, 24
 COMPLEX, FROM_REAL, TO_REAL, FROM_ODD, TO_ODD = range(5)
 
@@ -50,10 +50,10 @@ _ELEMENT = 2 * VECTOR_BYTES
 
 
 class _Layout:
-    """Order of the lanes of both components of complex numbers in memory.
+    """Shuffles between interleaved and deinterleaved complex numbers.
 
-    Two vectors of memory hold a complex number for each lane. Deinterleaving them within 128 bits
-    is one instruction for each component, which permutes the lanes.
+    Two interleaved vectors hold a complex number for each lane. Deinterleaving them within 128-bit
+    chunks takes one instruction per component, but permutes the lanes. ``rows`` lists their rows.
     """
 
     def __init__(self, lanes: int, scalar_bytes: int) -> None:
@@ -70,11 +70,11 @@ class _Layout:
             for lane, index in enumerate(self.deinterleaved[component]):
                 interleaved[index] = component * lanes + lane
         self.interleaved = [interleaved[:lanes], interleaved[lanes:]]
-        self.rows = [index // 2 for index in self.deinterleaved[0]]  # the row in each lane
+        self.rows = [index // 2 for index in self.deinterleaved[0]]
 
 
 def rows_of_lanes(dtype: str) -> list[int]:
-    """The row of a block for each element of a vector."""
+    """The row of a block in each lane of a vector between passes."""
     return _Layout(lanes_of(dtype), KINDS[dtype][1]).rows
 
 
@@ -82,7 +82,7 @@ def rows_of_lanes(dtype: str) -> list[int]:
 def rows_function(dtype: str, kind: int, anywhere: bool) -> int:
     """The address of the function for a dtype and a kind, COMPLEX and so on.
 
-    ``anywhere``: also for blocks that are neither whole columns nor rows, which is much code.
+    ``anywhere``: blocks may be neither "columns" nor "rows", which needs much more code.
     """
     symbol = f"gf_fourier_{kind}_{dtype}"
     text = slots_text() + "\n".join(_texts(symbol, dtype, kind, anywhere))
@@ -90,13 +90,13 @@ def rows_function(dtype: str, kind: int, anywhere: bool) -> int:
 
 
 def are_columns_or_rows(dtype: str, element: int, row: int, rows: int, count: int) -> bool:
-    """Whether all blocks of a group's rows are whole columns, or contiguous.
+    """Whether all blocks of a group can be read or written as "columns" or as "rows".
 
     Args:
-        dtype: of real numbers.
+        dtype: dtype of a component.
         element, row: bytes between elements and between rows.
-        rows: of the group.
-        count: a row's elements.
+        rows: number of rows of the group.
+        count: number of elements of a row.
     """
     lanes, unit = lanes_of(dtype), 2 * KINDS[dtype][1]
     return (row == unit and rows % lanes == 0) or (element == unit and 2 * count >= lanes)
@@ -113,11 +113,11 @@ def _texts(symbol: str, dtype: str, kind: int, anywhere: bool) -> list[str]:
         function = FunctionText(name, _MIRROR_ARGUMENTS, True)
         write(function, dtype)
         texts.append(function.text())
-    return [*texts, _driver_text(symbol, dtype, kind, anywhere)]
+    return [*texts, _block_function_text(symbol, dtype, kind, anywhere)]
 
 
 def _variants(name: str, kind: int, anywhere: bool) -> list[str]:
-    """Names of the functions that read or write blocks, by preference."""
+    """Names of the functions that read or write blocks, in order of preference."""
     if kind == (FROM_ODD if name == "read" else TO_ODD):
         return [f"{name}_reals"]
     variants = ("columns", "rows", "others") if anywhere else ("columns", "rows")
@@ -126,10 +126,10 @@ def _variants(name: str, kind: int, anywhere: bool) -> list[str]:
 
 # --- reading and writing -----------------------------------------------------------------------
 
-# Copies between memory at x and elements at y: ``count`` elements with a stride of ``step`` bytes,
-# of ``rows`` rows with a stride of ``across`` bytes. Real parts are at offset ``first``, 0 or the
-# bytes of a vector. Written elements are multiplied by the factor at ``scale``, and by those at
-# ``twiddles``, if there are any.
+# Arguments of a function that copies a block between arrays at x and scratch memory at y: ``count``
+# elements with a stride of ``step`` bytes, of ``rows`` rows with a stride of ``across`` bytes. Real
+# components are at offset ``first``: 0, or the bytes of a vector if components are exchanged.
+# Stored elements are multiplied by the factor at ``scale``, and by ``twiddles`` if not null.
 _MOVE_ARGUMENTS = [
     ("ptr noalias", "x"), ("i64", "step"), ("i64", "across"), ("i64", "rows"),
     ("ptr noalias", "y"), ("i64", "count"), ("i64", "first"), ("ptr", "scale"), ("ptr", "twiddles"),
@@ -137,7 +137,10 @@ _MOVE_ARGUMENTS = [
 
 
 class _Mover:
-    """Common data of the functions that read and write."""
+    """Builder of a function that reads or writes a block.
+
+    ``unit`` are the bytes of a complex number, ``second`` is the offset of imaginary components.
+    """
 
     def __init__(self, function: FunctionText, dtype: str) -> None:
         self.function = function
@@ -147,13 +150,13 @@ class _Mover:
         self.second = function.op(f"xor i64 %first, {VECTOR_BYTES}")
 
     def deinterleave(self, pair: Sequence[Value], y: Value) -> None:
-        """Write two vectors of memory as an element."""
+        """Store two interleaved vectors as an element of scratch memory."""
         for indices, offset in zip(self.layout.deinterleaved, ("%first", self.second), strict=True):
             component = self.ops.shuffled(pair[0], pair[1], indices)
             self.ops.write(component, self.function.at(y, offset))
 
     def interleave(self, y: Value, k: Value, scale: Value) -> list[Value]:
-        """An element as two vectors of memory."""
+        """Load element k of scratch memory, scaled and multiplied by its twiddle, interleaved."""
         function, ops = self.function, self.ops
         scratch = function.variable(ops.vector, 2)
         value = ops.read(y), ops.read(function.at(y, VECTOR_BYTES))
@@ -173,11 +176,11 @@ class _Mover:
         return [ops.shuffled(re, im, indices) for indices in self.layout.interleaved]
 
     def scale(self) -> Value:
-        """The factor of all results."""
+        """The factor of all results, as a vector."""
         return self.ops.everywhere("%scale")
 
     def row_starts(self) -> list[Value]:
-        """The first element of each row, of the last one for missing rows."""
+        """The address of each row's first element; missing rows are the last one."""
         function = self.function
         last = function.sub("%rows", 1)
         return [
@@ -186,7 +189,7 @@ class _Mover:
         ]
 
     def transposed(self, square: Sequence[Value]) -> list[Value]:
-        """A square of complex numbers in vectors, transposed."""
+        """Transpose a square of complex numbers, whose rows are interleaved vectors."""
         rows, half = list(square), self.layout.half
         distance = 1
         while distance < half:
@@ -227,12 +230,12 @@ def _write_columns(mover: _Mover) -> None:
 
 
 def _read_rows(mover: _Mover) -> None:
-    """Squares of rows and elements; the last ones again if the number of elements is odd."""
+    """Transpose squares of rows and elements; the last square may overlap the one before."""
     function, ops, half = mover.function, mover.ops, mover.layout.half
     starts = mover.row_starts()
     last = function.sub("%count", half)
-    with function.loop(0, "%count", half) as look:
-        first = function.least(look, last)
+    with function.loop(0, "%count", half) as unclamped:
+        first = function.least(unclamped, last)
         offset = function.mul(first, mover.unit)
         rows = [ops.read(function.at(start, offset), mover.unit) for start in starts]
         sides = [mover.transposed(rows[:half]), mover.transposed(rows[half:])]
@@ -245,8 +248,8 @@ def _write_rows(mover: _Mover) -> None:
     function, ops, half = mover.function, mover.ops, mover.layout.half
     starts, scale = mover.row_starts(), mover.scale()
     last = function.sub("%count", half)
-    with function.loop(0, "%count", half) as look:
-        first = function.least(look, last)
+    with function.loop(0, "%count", half) as unclamped:
+        first = function.least(unclamped, last)
         y = function.at("%y", function.mul(first, _ELEMENT))
         pairs = [
             mover.interleave(function.at(y, k * _ELEMENT), function.add(first, k), scale)
@@ -291,7 +294,7 @@ def _write_others(mover: _Mover) -> None:
 
 
 def _read_reals(mover: _Mover) -> None:
-    """Real numbers one by one."""
+    """Read real numbers one at a time; imaginary components are 0."""
     function, ops = mover.function, mover.ops
     starts, size = mover.row_starts(), ops.scalar_bytes
     zero = ops.constant(0.0)
@@ -331,8 +334,8 @@ _MOVES: dict[str, Callable[[_Mover], None]] = {
 
 # --- real transforms ---------------------------------------------------------------------------
 
-# Between half a spectrum, of n / 2 + 1 elements, and the transform of length n / 2 of real numbers
-# in pairs, from x to y.
+# Arguments of a function that converts from x to y, between half a spectrum (n / 2 + 1 elements)
+# and the transform of length n / 2 of pairs of real numbers.
 _MIRROR_ARGUMENTS = [
     ("ptr noalias", "x"),
     ("ptr noalias", "y"),
@@ -344,22 +347,23 @@ _MIRROR_ARGUMENTS = [
 def mirrored(
     ops: ComplexArithmetic, a: ComplexValue, b: ComplexValue, root: ComplexValue, from_real: bool
 ) -> tuple[ComplexValue, ComplexValue]:
-    """Elements k and n / 2 - k of one side from those of the other.
+    """Compute elements k and n / 2 - k of half a spectrum from those of pairs, or vice versa.
 
-    With A = a + conj(b) and B = a - conj(b) they are A + D and conj(A - D), where D is -i w B of
-    transforms of real numbers, i conj(w) B of those to real ones, which are twice as large.
+    With A = a + conj(b) and B = a - conj(b), the results are A + D and conj(A - D). D is -i w B in
+    transforms of real numbers, whose results are halved, and i conj(w) B in those to real numbers.
+    ``a`` and ``b`` are elements k and n / 2 - k, and ``root`` is w = e^(-2 pi i k / n).
     """
     apply = ops.apply
     total = apply("fadd", a[0], b[0]), apply("fsub", a[1], b[1])
-    rest = apply("fsub", a[0], b[0]), apply("fadd", a[1], b[1])
+    difference = apply("fsub", a[0], b[0]), apply("fadd", a[1], b[1])
     half = ops.constant(0.5)
     if from_real:
         total, root = ops.scaled(total, half), ops.scaled(root, half)
-        rotated = ops.rotated(ops.mul(root, rest))
+        rotated = ops.rotated(ops.mul(root, difference))
     else:
         # i conj(w) B = conj(-i w conj(B))
-        rotated = ops.conj(ops.rotated(ops.mul(root, ops.conj(rest))))
-    # The negated imaginary part of A as a difference, so that zeros are positive on both sides.
+        rotated = ops.conj(ops.rotated(ops.mul(root, ops.conj(difference))))
+    # -Im(A) is computed as a difference, not negated, so that a zero is +0 in both results.
     negated = apply("fsub", b[1], a[1])
     if from_real:
         negated = apply("fmul", negated, half)
@@ -378,7 +382,7 @@ def _mirror_pairs(function: FunctionText, dtype: str, from_real: bool) -> None:
         root = ops.everywhere(factors), ops.everywhere(function.at(factors, size))
         both = mirrored(ops, a, b, root, from_real)
         for value, offset in zip(both, offsets, strict=True):
-            # Transforms to real numbers are inverse ones: their components are exchanged.
+            # Transforms to real numbers are inverse, so their components are exchanged.
             re, im = value if from_real else value[::-1]
             ops.write_pair((re, im), function.at("%y", offset))
 
@@ -394,7 +398,7 @@ def _from_real(function: FunctionText, dtype: str) -> None:
 
 
 def _to_real(function: FunctionText, dtype: str) -> None:
-    """Ignore imaginary parts of the elements that are their own mirror."""
+    """Convert half a spectrum; imaginary parts of its first and last element are ignored."""
     _mirror_pairs(function, dtype, False)
     ops = ComplexArithmetic(function, dtype)
     first = ops.read("%x")
@@ -404,7 +408,7 @@ def _to_real(function: FunctionText, dtype: str) -> None:
 
 
 def _to_odd(function: FunctionText, dtype: str) -> None:
-    """The other half of a spectrum of odd length; components are exchanged."""
+    """Extend half a spectrum of odd length to all of it, with components exchanged."""
     ops = ComplexArithmetic(function, dtype)
     half = function.op("lshr i64 %length, 1")
     ops.write_pair((ops.constant(0.0), ops.read("%x")), "%y")
@@ -421,8 +425,8 @@ _MIRRORS = {
     TO_ODD: ("to_odd", _to_odd),
 }
 
-# gf_fourier_NAME_TYPE(arguments, lo, hi): the same for long rows in memory; an index is a chunk of
-# a row.
+# gf_fourier_NAME_TYPE(arguments, lo, hi): the same conversion for long rows of interleaved complex
+# numbers. An index is a chunk of a row.
 #   0  source  1  target  2  bytes between rows of the source  3  of the target
 #   4  length of the complex transform  5  as MIRROR  6  chunks of a row  7  elements of a chunk
 LONG_NAMES = {FROM_REAL: "from_real", TO_REAL: "to_real"}
@@ -430,7 +434,7 @@ LONG_NAMES = {FROM_REAL: "from_real", TO_REAL: "to_real"}
 
 @cache
 def long_function(dtype: str, kind: int) -> int:
-    """The address of the function for a dtype and FROM_REAL or TO_REAL."""
+    """The address of the conversion of long rows for a dtype, and FROM_REAL or TO_REAL."""
     symbol = f"gf_fourier_{LONG_NAMES[kind]}_{dtype}"
     text = slots_text() + _long_text(symbol, dtype, kind == FROM_REAL)
     return load_native(Module(text, (symbol,), level=AS_WRITTEN), kernel_cache()).addresses[symbol]
@@ -468,15 +472,15 @@ def _long_text(symbol: str, dtype: str, from_real: bool) -> str:
         function.store(ops.scalar, value, at, ops.scalar_bytes)
 
     def ends(x: Value, y: Value) -> None:
-        """The elements that are their own mirror."""
+        """Emit the first and last element, which mirror themselves."""
         offset = function.mul(length, unit)
         second = function.at(x, ops.scalar_bytes if from_real else offset)
         a, b = load_scalar(x), load_scalar(second)
         total = function.op(f"fadd {ops.scalar} {a}, {b}")
-        rest = function.op(f"fsub {ops.scalar} {a}, {b}")
+        difference = function.op(f"fsub {ops.scalar} {a}, {b}")
         last = function.at(y, offset) if from_real else function.at(y, ops.scalar_bytes)
         store_scalar(total, y)
-        store_scalar(rest, last)
+        store_scalar(difference, last)
         if from_real:
             for at in (y, last):
                 store_scalar("0.0", function.at(at, ops.scalar_bytes))
@@ -490,9 +494,9 @@ def _long_text(symbol: str, dtype: str, from_real: bool) -> str:
             ends(x, y)
         start = function.add(function.mul(chunk, size), 1)
         stop = function.least(function.add(start, size), function.add(half, 1))
-        with function.loop(start, stop, lanes) as look:
-            # The last whole vector again at the end.
-            k = function.least(look, function.sub(function.add(half, 1), lanes))
+        with function.loop(start, stop, lanes) as unclamped:
+            # The last vector starts earlier if the remainder is shorter, and overlaps.
+            k = function.least(unclamped, function.sub(function.add(half, 1), lanes))
             vector_offset = function.mul(k, unit)
             opposite = function.mul(function.sub(function.sub(length, k), lanes - 1), unit)
             a = read(function.at(x, vector_offset), forward)
@@ -506,18 +510,19 @@ def _long_text(symbol: str, dtype: str, from_real: bool) -> str:
     return function.text()
 
 
-# --- all of it ---------------------------------------------------------------------------------
+# --- the transform of a block ------------------------------------------------------------------
 
 
-def _driver_text(symbol: str, dtype: str, kind: int, anywhere: bool) -> str:
+def _block_function_text(symbol: str, dtype: str, kind: int, anywhere: bool) -> str:
+    """The function of an instruction: for each block read, mirror, run the passes, and write."""
     function = FunctionText(symbol, [("ptr", "arguments"), ("i64", "low"), ("i64", "high")])
     lanes, unit = lanes_of(dtype), 2 * KINDS[dtype][1]
 
     def argument(k: int, kind: str = "i64") -> Value:
         return function.load(kind, function.at("%arguments", 8 * k), 8)
 
-    marks = argument(0, "ptr")
-    slot = function.op(f"call i64 @claim(ptr {marks}, i64 {argument(2)})")
+    slot_flags = argument(0, "ptr")
+    slot = function.op(f"call i64 @claim(ptr {slot_flags}, i64 {argument(2)})")
     front = function.at(argument(1, "ptr"), function.mul(slot, argument(3)))
     back = function.at(front, argument(BACK))
     length, passes, table = argument(7), argument(11), argument(ROWS, "ptr")
@@ -537,7 +542,7 @@ def _driver_text(symbol: str, dtype: str, kind: int, anywhere: bool) -> str:
         return function.op(f"and i1 {a}, {b}")
 
     def move(name: str, at: int, group: Value, first: Value, twiddles: Value, swaps: int) -> None:
-        """Read or write a block by the function for its layout."""
+        """Emit the calls that read or write a block; the first variant that applies runs."""
         step, across, group_step = argument(at + 1), argument(at + 2), argument(at + 3)
         offset = function.add(function.mul(group, group_step), function.mul(first, across))
         x = function.at(argument(at, "ptr"), offset)
@@ -555,9 +560,9 @@ def _driver_text(symbol: str, dtype: str, kind: int, anywhere: bool) -> str:
         }
         done = "false"
         for variant in _variants(name, kind, anywhere):
-            fits = conditions.get(variant, "true")
-            condition = both(fits, function.op(f"xor i1 {done}, true"))
-            done = function.op(f"or i1 {done}, {fits}")
+            applies = conditions.get(variant, "true")
+            condition = both(applies, function.op(f"xor i1 {done}, true"))
+            done = function.op(f"or i1 {done}, {applies}")
             with function.where(condition):
                 function.do(
                     f"call void @{variant}(ptr {x}, i64 {step}, i64 {across}, i64 {remaining}, "
@@ -590,5 +595,5 @@ def _driver_text(symbol: str, dtype: str, kind: int, anywhere: bool) -> str:
         own = function.at(twiddles, function.mul(block, function.mul(length, _ELEMENT)))
         own_twiddles = function.op(f"select i1 {has_twiddles}, ptr {own}, ptr null")
         move("write", TARGET, group, first, own_twiddles, 9)
-    function.do(f"call void @release(ptr {marks}, i64 {slot})")
+    function.do(f"call void @release(ptr {slot_flags}, i64 {slot})")
     return function.text()

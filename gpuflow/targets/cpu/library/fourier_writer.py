@@ -1,13 +1,13 @@
-"""Fourier transforms of rows as instructions of native programs.
+"""Emits Fourier transforms of rows as instructions of native programs.
 
-A single row, or one too long for the cache, is a matrix of A rows and B columns (Gentleman and
-Sande, Fast Fourier Transforms for Fun and Profit, 1966):
+A single row, or one too long for the cache, is split into a matrix of A rows and B columns
+(Gentleman and Sande, Fast Fourier Transforms for Fun and Profit, 1966):
 
     x as [A][B]  --columns-->  [k][B], times e^(-2 pi i b k / (A B))  --rows, across-->  [j][k]
 
-A length with a large factor is a convolution with a chirp, by transforms of another length, the
-second of which is an inverse one (Bluestein, A Linear Filtering Approach to the Computation of
-Discrete Fourier Transform, 1970).
+A length with a large prime factor is a convolution with a chirp. It takes two transforms of a
+longer length, the second of them inverse (Bluestein, A Linear Filtering Approach to the Computation
+of Discrete Fourier Transform, 1970).
 """
 
 from __future__ import annotations
@@ -36,13 +36,13 @@ from gpuflow.targets.cpu.runtime.native.program_writer import Code, Location
 from gpuflow.targets.cpu.runtime.native.services import Build, NativeServices
 
 _ELEMENT = 2 * VECTOR_BYTES
-_SMALLEST_SLOT = 1 << 16
+_SMALLEST_SLOT = 1 << 16  # bytes
 _CHUNK = 1 << 10  # elements of a chunk of a long row
 
 
 @record
 class Side:
-    """Layout of elements: the first address, and the byte strides of elements, rows and groups."""
+    """Layout of operand or result: location, and byte strides of elements, rows and groups."""
 
     location: Location
     element: int
@@ -52,16 +52,18 @@ class Side:
 
 @record
 class RowTransforms:
-    """Transforms of groups of rows.
+    """Parameters of the transforms of groups of rows.
 
     Attributes:
-        length: of the complex transform.
+        length: length of the complex transform.
         rows, groups: number of rows of a group, and of groups.
-        kind: of ``fourier_rows``.
-        exchange: whether components are exchanged when rows are read, and when written.
-        factor: of all results.
-        order: length of the real transform.
-        twiddles: rows and columns of a matrix; results are multiplied by ``lengths.twiddles``.
+        kind: COMPLEX, FROM_REAL, TO_REAL, FROM_ODD or TO_ODD.
+        exchange: whether components are exchanged when rows are read, and when written; both for
+            an inverse transform.
+        factor: factor of all results.
+        order: length of the real transform; 0 if there is none of even length.
+        twiddles: (rows, columns) of a split row, whose results are multiplied by
+            ``lengths.twiddles``; None: no multiplication.
     """
 
     length: int
@@ -75,7 +77,7 @@ class RowTransforms:
 
 
 def _elements(transforms: RowTransforms) -> tuple[int, int]:
-    """The number of elements of a row that are read, and that are written."""
+    """Number of elements of a row that are read, and number that are written."""
     length, short = transforms.length, transforms.length // 2 + 1
     return (
         {TO_REAL: length + 1, TO_ODD: short}.get(transforms.kind, length),
@@ -84,10 +86,12 @@ def _elements(transforms: RowTransforms) -> tuple[int, int]:
 
 
 class Writer:
-    """Writes the instructions of one call into a program.
+    """Emits the instructions of one call into a program.
 
     Args:
-        dtype: of real numbers.
+        dtype: dtype of a component.
+        services: services of the program.
+        code: the program.
     """
 
     def __init__(self, dtype: str, services: NativeServices, code: Code) -> None:
@@ -102,7 +106,7 @@ class Writer:
         read, written = _elements(transforms)
         ends = (source, read, FROM_ODD), (target, written, TO_ODD)
         anywhere = not all(
-            transforms.kind == alone  # has separate functions
+            transforms.kind == alone  # reads (or writes) real numbers by a separate function
             or rows_code.are_columns_or_rows(
                 self.dtype, side.element, side.row, transforms.rows, count
             )
@@ -115,12 +119,12 @@ class Writer:
         return address(array)
 
     def _pass_table(self, length: int) -> list[int]:
-        """The table of passes."""
+        """The table of passes for a length: rows of ROW slots, see ``fourier_passes``."""
         total = lengths.padded(length)
         if total is None:
             return self._passes(length)
         chirp = self._constant(lengths.chirp(length, self.dtype))
-        # With components exchanged, i conj(x), a product with the conjugate is one with it.
+        # Exchanged components are i conj(x), so this product needs the conjugate of the chirp.
         back = self._constant(lengths.chirp(length, self.dtype) * np.array([1, -1], self.dtype))
         spectrum = self._constant(lengths.chirp_transform(length, self.dtype))
         passes, product = self._passes(total), product_function(self.dtype)
@@ -141,7 +145,7 @@ class Writer:
         return table
 
     def transform(self, transforms: RowTransforms, source: Side, target: Side) -> None:
-        """Transform rows in blocks."""
+        """Emit the transforms of rows in blocks."""
         length, lanes = transforms.length, lanes_of(self.dtype)
         passes = self._pass_table(length)
         half = -(-(lengths.memory_length(length) + 1) * _ELEMENT // 4096) * 4096 + 17 * _ELEMENT
@@ -179,13 +183,13 @@ class Writer:
         target: Side,
         work: Location,
     ) -> None:
-        """Transform each row as a matrix of ``shape``; elements of rows are contiguous.
+        """Emit the transforms of rows that are split into matrices.
 
         Args:
-            shape: of the matrix.
-            transforms: the rows, all of one group.
-            source, target: layouts of operand and result.
-            work: memory for contiguous complex rows.
+            shape: rows and columns of the matrix of a row.
+            transforms: the transforms; there must be one group.
+            source, target: layouts of operand and result, whose elements must be contiguous.
+            work: location of memory for all complex rows.
         """
         (rows, columns), length, unit = shape, transforms.length, self.unit
         inner = Side(work, columns * unit, unit, length * unit)
@@ -195,7 +199,7 @@ class Writer:
             begin = inner
         across = inner
         if transforms.kind == FROM_REAL:
-            # The target has room for them; the real results are written to it last.
+            # The target serves as scratch memory: its final contents are written last.
             across = Side(target.location, columns * unit, unit, target.row)
         first = RowTransforms(
             rows,
@@ -221,7 +225,7 @@ class Writer:
             self._mirrored(transforms, Side(work, unit, length * unit), target)
 
     def _mirrored(self, transforms: RowTransforms, source: Side, target: Side) -> None:
-        """Convert between half spectra and transforms of real numbers in pairs."""
+        """Emit the conversion between half spectra and transforms of pairs of real numbers."""
         length, code = transforms.length, self.code
         chunks = -(-(length // 2) // _CHUNK)
         mirror = self._constant(lengths.mirror(transforms.order, self.dtype))
@@ -234,7 +238,7 @@ class Writer:
 
 
 class Recorder(Writer):
-    """Writes nothing, and records the code of the instructions in ``builds``."""
+    """A ``Writer`` that emits nothing, and lists the functions of a call in ``builds``."""
 
     def __init__(self, dtype: str, services: NativeServices, code: Code) -> None:
         super().__init__(dtype, services, code)
@@ -246,7 +250,7 @@ class Recorder(Writer):
         total = lengths.padded(transforms.length)
         if total is not None:
             self.builds.append(Build(product_function, (self.dtype,)))
-        # Radices without a separate pass use the pass of pairs.
+        # ``pass_function`` returns the pass of pairs for a radix without an unrolled pass.
         radices = lengths.radices(total or transforms.length) or ()
         self.builds += [Build(pass_function, (self.dtype, radix)) for radix in radices]
 

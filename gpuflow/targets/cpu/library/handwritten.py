@@ -1,4 +1,4 @@
-"""Library calls of handwritten kernels as instructions of native programs."""
+"""Provider of handwritten kernels: a block returns the launches of its KernelIR kernels."""
 
 from __future__ import annotations
 
@@ -42,7 +42,7 @@ def _emit(
 
 
 def _numbered(one: Launch, step: CallStep) -> KernelCall:
-    """A launch as a call of its kernel on the buffers of a step."""
+    """Bind a launch to the buffers of a step: operands, outputs, then the workspace."""
     buffers = [*(operand.buffer for operand in step.operands), *step.outputs]
     if step.workspace is not None:
         buffers.append(step.workspace)

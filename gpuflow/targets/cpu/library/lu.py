@@ -1,7 +1,7 @@
-"""LU decompositions as instructions of native programs, by the private LAPACK.
+"""Provider of LU decompositions by the private LAPACK (?getrf).
 
-LAPACK's matrices go by columns: they are copied into the workspace, decomposed there, and copied
-into the result. Threads share the matrices of a stack.
+LAPACK's matrices are column-major. Matrices are copied transposed to the workspace, decomposed
+there, and copied to the result. Threads share the matrices of a stack.
 """
 
 from __future__ import annotations
@@ -31,12 +31,12 @@ from gpuflow.targets.cpu.runtime.native.object_code import READ_ARGUMENTS, Modul
 from gpuflow.targets.cpu.runtime.native.program_writer import Code
 from gpuflow.targets.cpu.runtime.native.services import Build, NativeServices, Runs
 
-LARGEST = 512  # rows or columns: beyond, several threads of a library are faster than one
+LARGEST = 512  # rows or columns: for larger ones, a library with several threads is faster
 
-# An index is one matrix. LAPACK takes scalars by their addresses, and counts from 1. With nan its
-# pivots may be out of bounds; they are clamped.
-#   0  LAPACK's ?getrf  1  rows  2  columns  3  pivots of a matrix  4  bytes of one
-#   5  matrices  6  LAPACK's pivots  7  pivots, 32 bits  8  their permutation
+# gf_lu(arguments, lo, hi): an index is one matrix. LAPACK takes scalars by their addresses, and
+# counts from 1. Its pivots may be out of bounds if there are nans, so they are clamped.
+#   0  LAPACK's ?getrf  1  rows  2  columns  3  pivots of a matrix  4  bytes of a matrix
+#   5  matrices, column-major  6  LAPACK's pivots (int64)  7  pivots (int32)  8  permutations
 _TEXT = """
 declare i64 @llvm.smin.i64(i64, i64)
 declare i64 @llvm.smax.i64(i64, i64)
@@ -117,13 +117,13 @@ def _function() -> int:
 
 
 def choose(block: Lu, step: CallStep, target: Any) -> NativeCall | None:
-    """The decompositions, if they are not too large for a thread each."""
+    """Decompose each matrix on one thread; None if a matrix is too large for that."""
     del target
     if max(block.rows, block.columns) > LARGEST or 0 in step.operands[0].aval.shape:
         return None
     if block.dtype.name not in BLAS_LETTERS or private_blas() is None:
         return None
-    # The matrices by columns, and LAPACK's pivots after them.
+    # The workspace: column-major matrices, then LAPACK's pivots.
     matrices = step.operands[0].aval.size * np.dtype(block.dtype).itemsize
     at = -(-matrices // 64) * 64
     count = at + block.count * min(block.rows, block.columns) * 8

@@ -1,7 +1,8 @@
-"""Decompositions of small matrices as instructions of native programs, by NumPy's ufuncs' loops.
+"""Provider of Cholesky, eigen- and singular value decompositions of small matrices.
 
-Each matrix is decomposed separately: if one fails, only its results are nan. Matrices with
-nan or inf never reach iterations of LAPACK, which may not terminate for them.
+It calls the inner loops of NumPy's gufuncs, one matrix at a time: if one fails, only its results
+are nan. Matrices with nan or inf must not reach LAPACK's iterations, which may not terminate for
+them; their results are nan.
 """
 
 from __future__ import annotations
@@ -29,10 +30,10 @@ from gpuflow.targets.cpu.runtime.native.copies import Locations, copy_view, oper
 from gpuflow.targets.cpu.runtime.native.program_writer import Code
 from gpuflow.targets.cpu.runtime.native.services import Build, NativeServices
 
-LARGEST = 64  # rows or columns: beyond, SciPy's routines are faster
-_LARGEST_SPLIT = 32  # beyond, NumPy's BLAS may use several threads
+LARGEST = 64  # rows or columns: for larger matrices, SciPy's routines are faster
+_LARGEST_SPLIT = 32  # for larger matrices, NumPy's BLAS may use several threads itself
 
-# The letters of a dtype and of its real and complex one.
+# NumPy's type characters of a dtype, of its real and of its complex dtype.
 _LETTERS = {
     "float32": ("f", "f", "F"),
     "float64": ("d", "d", "D"),
@@ -42,14 +43,15 @@ _LETTERS = {
 
 
 class _Routine(NamedTuple):
-    """A ufunc, and the fixed data of its call.
+    """A ufunc, and constants of its calls.
 
     Attributes:
-        name: of the ufunc.
-        types: of results: "x" for the operand's, "r" for real, "c" for complex ones.
-        outputs: for each result of the ufunc the position of the op's output.
-        triangle: see Finite; None: nan may enter.
-        flops: of a matrix of n by n, over n cubed.
+        name: name of the ufunc.
+        types: dtypes of the results: "x" for the operand's, "r" for its real, "c" for its complex
+            dtype.
+        outputs: for each result of the ufunc, the index of the op's output.
+        triangle: the elements that must be finite, see ``Finite``; None: nan is allowed.
+        flops: operations for an n by n matrix, divided by n cubed.
     """
 
     name: str
@@ -60,7 +62,7 @@ class _Routine(NamedTuple):
 
 
 def _routine(block: Decomposition) -> _Routine | None:
-    """The routine of a block, or None if it has no ufunc."""
+    """Return the routine of a block; None if NumPy has no ufunc for its parameters."""
     params = block.params
     if isinstance(block, Cholesky):
         return _Routine("cholesky_lo", "x", (0,), None, 1)
@@ -85,15 +87,15 @@ def _routine(block: Decomposition) -> _Routine | None:
 
 
 def _loop(routine: _Routine, dtype: str) -> Loop | None:
-    """The loop, of a module that is no public one, so that it may be missing."""
-    own, real, whole = _LETTERS[dtype]
-    results = "".join({"x": own, "r": real, "c": whole}[kind] for kind in routine.types)
+    """Return the inner loop. NumPy's module is private, so it may be missing."""
+    operand, real, complex_ = _LETTERS[dtype]
+    results = "".join({"x": operand, "r": real, "c": complex_}[kind] for kind in routine.types)
     module = getattr(np.linalg, "_umath_linalg", None)
-    return find_loop(getattr(module, routine.name, None), f"{own}->{results}")
+    return find_loop(getattr(module, routine.name, None), f"{operand}->{results}")
 
 
 def choose(block: Decomposition, step: CallStep, target: Any) -> NativeCall | None:
-    """The decompositions, if they are small and NumPy has a loop of their type."""
+    """Decompose by NumPy's loops; None if a matrix is too large, or a loop is missing."""
     del target
     (operand,) = step.operands
     if not 0 < max(block.rows, block.columns) <= LARGEST or operand.aval.size == 0:
@@ -169,7 +171,7 @@ def _emit(
 def _matrix(
     location: tuple[int, int], shape: tuple[int, ...], itemsize: int, is_result: bool = False
 ) -> Argument:
-    """A stack of matrices or vectors without gaps."""
+    """A contiguous stack of matrices or vectors as an argument of a loop."""
     count = prod(shape) * itemsize
     steps = (shape[-1] * itemsize, itemsize)[2 - len(shape) :]
     return Argument(location, count, count, steps, count if is_result else 0)

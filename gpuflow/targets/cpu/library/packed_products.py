@@ -1,7 +1,7 @@
-"""Products of narrow floats, integers and bools by a kernel of gpuflow, in native programs.
+"""Provider of products of narrow floats, integers and bools, by a kernel of gpuflow.
 
-The product is cut into blocks with packed operands that fit a core's caches. Threads take chunks of
-the blocks, each with its own workspace. Products with vectors read operands directly.
+The product is cut into blocks whose packed operands fit a core's caches. Threads take chunks of
+blocks, each with its own workspace. Matrix-vector products read operands directly.
 """
 
 from __future__ import annotations
@@ -30,17 +30,17 @@ from gpuflow.targets.cpu.runtime.native.program_writer import Code
 from gpuflow.targets.cpu.runtime.native.services import Build, NativeServices, load_text
 from gpuflow.targets.layouts.product_axes import batch_axes, collapsed_axes
 
-# Scalar products and elements: less work takes less time than waking a worker.
+# Scalar products, and matrix elements that are read: with fewer, waking a worker costs more.
 _SMALLEST_WORK, _SMALLEST_READ = 1 << 19, 1 << 16
 _CHUNKS_PER_THREAD = 2
-# Bytes of a slice of the depth, rows of a group, and columns of a block: a group of the left
-# operand stays in a core's second cache. Shorter slices read and write more sums.
+# Bytes of a slice of the depth, rows of a group, and columns of a block. A group's slice of the
+# left operand must fit L2. Shorter slices of the depth would read and write more partial sums.
 _SLICE_BYTES, _GROUP, _COLUMNS = 4096, 96, 256
 _NARROW_FLOATS = (dtypes.bfloat16, dtypes.float16)
 
 
 class Formats(NamedTuple):
-    """Storage dtypes of the operands and the result, and the kind of panels."""
+    """Storage dtypes of the operands and the result, and the kind of panels (``PANELS``)."""
 
     left: str
     right: str
@@ -63,24 +63,25 @@ def _kind(operands: tuple[np.dtype, np.dtype], out: np.dtype) -> str | None:
         return None
     if out.itemsize == 8:
         return "int64"
-    # The lower half of a product does not depend on signs, so that uint16 may be int16.
+    # For a 16-bit result, signs do not matter: the lower half of a product is the same.
     if all(d.itemsize == 1 or d == np.int16 or d.itemsize == out.itemsize == 2 for d in operands):
         return "pairs"
     return "int32"
 
 
 class PackedCall(NamedTuple):
-    """The argument block of a product, and its requirements.
+    """The launch of a product, and its workspace.
 
     Attributes:
         source: the kernel.
-        arguments: the block, with 0 for the addresses.
-        operands: the slots of the addresses of operands and result.
-        own: the slots of the addresses of sums and packed blocks; none if nothing is packed.
-        extent: indices of the launch, each of which a thread may take.
-        memory: bytes that packed blocks take.
-        sums: size of sums between slices of the depth, after them; 0: they are in the result.
-        points: the work, in elements of a cheap kernel that take as long.
+        arguments: the argument block, with 0 for addresses.
+        operands: slots of the addresses of left operand, right operand and result.
+        own: slots of the addresses of partial sums and packed blocks; empty if nothing is packed.
+        extent: number of indices of the launch.
+        memory: bytes of packed blocks.
+        sums: bytes of partial sums between slices of the depth, which follow the packed blocks; 0
+            if the result holds them.
+        points: the work, as the number of elements of a cheap kernel that take as long.
     """
 
     source: LoopSource
@@ -94,7 +95,14 @@ class PackedCall(NamedTuple):
 
 
 class _Sizes(NamedTuple):
-    """Sizes and strides, in elements, of a stack of products; the batch is outer and inner."""
+    """Sizes and strides, in elements, of a stack of products.
+
+    Attributes:
+        m, n, k: rows, columns and depth.
+        a_row, a_step: strides of the left operand along rows and depth.
+        b_step, b_column: strides of the right operand along depth and columns.
+        outer, inner: batch axes: size, and strides of left and right operand.
+    """
 
     m: int
     n: int
@@ -121,16 +129,16 @@ class _Sizes(NamedTuple):
 def packed_call(
     product: Product, left: View, right: View, form: Formats, threads: int
 ) -> PackedCall | None:
-    """The call for two operands in memory.
+    """Return the launch of a product.
 
     Args:
-        product: which dimensions are which.
-        left, right: locations of the operands.
-        form: their dtypes.
-        threads: how many share the work.
+        product: dimension numbers: batch, free and contracted ones.
+        left, right: layouts of the operands.
+        form: dtypes of operands and result.
+        threads: number of threads that share the work.
 
     Returns:
-        The call, or None if dimensions do not collapse, or the result is empty.
+        The launch, or None if dimensions do not collapse to axes, or the result is empty.
     """
     axes = [
         collapsed_axes(view, dims, 1)
@@ -151,6 +159,7 @@ def packed_call(
 
 
 def _matrix_call(sizes: _Sizes, form: Formats, threads: int) -> PackedCall:
+    """Return the launch of matrix products: sizes of blocks, slices of the depth, and chunks."""
     m, n, k, a_row, a_step, b_step, b_column, outer, inner = sizes
     panel, (tile_rows, tile_columns) = PANELS[form.kind], tile_shape(form.kind)
     size = np.dtype(panel.packed).itemsize
@@ -181,7 +190,7 @@ def _matrix_call(sizes: _Sizes, form: Formats, threads: int) -> PackedCall:
 
 
 def _vector_call(sizes: _Sizes, form: Formats, threads: int) -> PackedCall:
-    """The call for a matrix and a vector; of two vectors the left one is the matrix."""
+    """Return the launch of matrix-vector products; of two vectors, the left one is the matrix."""
     m, n, k, a_row, a_step, b_step, b_column, outer, inner = sizes
     is_left = n == 1
     if is_left:
@@ -216,7 +225,14 @@ def _up(count: int, multiple: int) -> int:
 
 
 def _block(size: int, most: int, fewest: int, multiple: int) -> int:
-    """Rows or columns of a block: whole tiles, of blocks of like sizes."""
+    """Return the rows or columns of a block: a multiple of the tile, for blocks of similar sizes.
+
+    Args:
+        size: rows or columns of the product.
+        most: upper bound on the result, before it is rounded up.
+        fewest: number of blocks requested.
+        multiple: rows or columns of a tile.
+    """
     blocks = max(-(-size // most), min(fewest, -(-size // multiple)))
     return _up(-(-size // blocks), multiple)
 
@@ -231,10 +247,10 @@ def _choose(product: Product, step: CallStep, target: Any) -> NativeCall | None:
     def call_of(left: View, right: View) -> PackedCall | None:
         return packed_call(product, left, right, form, pool_threads())
 
-    made = readable(product, step, call_of)
-    if made is None:
+    supported = readable(product, step, call_of)
+    if supported is None:
         return None
-    call, copies = made
+    call, copies = supported
     workspace = copies.count + call.memory + call.sums
     return NativeCall(
         partial(_emit, call, copies), workspace, lambda: [Build(load_text, (call.source,))]
@@ -263,7 +279,7 @@ def _emit(
         sums = (register, start + copies.count + call.memory) if call.sums else out
         for k, location in zip(call.own, (sums, memory), strict=True):
             code.fill(block + k, location)
-    # Blocks of packed products are few and large; of vectors there may be one for each matrix.
+    # Packed products have few large indices. Matrix-vector products may have one for each matrix.
     chunk = 1 if call.own else services.chunk(call.extent, call.points)
     code.run(loaded.address, block, call.extent, chunk, call.points)
 

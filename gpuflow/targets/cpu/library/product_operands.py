@@ -1,4 +1,4 @@
-"""Operands of products that cannot be read in place are copied to the workspace first."""
+"""Copies operands of products to the workspace if a kernel or BLAS cannot read them in place."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from gpuflow.targets.cpu.runtime.native.program_writer import Code, Location
 from gpuflow.targets.cpu.runtime.native.services import NativeServices
 
 _ALIGNMENT = 64
-# Which operands are copied: the fewer the better.
+# Whether the left and the right operand are copied, in order of preference.
 _SELECTIONS = ((False, False), (True, False), (False, True), (True, True))
 
 Call = TypeVar("Call")
@@ -25,7 +25,7 @@ class Copies(NamedTuple):
 
     Attributes:
         orders: for each operand, the order of its dimensions in the copy; None: it is not copied.
-        sizes: bytes that its copy takes.
+        sizes: for each operand, the bytes of its copy, or 0.
     """
 
     orders: tuple[Dims | None, ...]
@@ -39,7 +39,7 @@ class Copies(NamedTuple):
     def locations(
         self, step: CallStep, services: NativeServices, code: Code, locations: Locations
     ) -> list[Location]:
-        """Locations of the operands, or of their copies; adds the copies to the program."""
+        """Emit the copies; returns the locations of operands or of their copies."""
         result, at = [], 0
         for operand, order, size in zip(step.operands, self.orders, self.sizes, strict=True):
             location = operand_location(operand, code, locations)
@@ -58,15 +58,15 @@ class Copies(NamedTuple):
 def readable(
     product: Product, step: CallStep, call_of: Callable[[View, View], Call | None]
 ) -> tuple[Call, Copies] | None:
-    """A call for the operands in place, or for copies of them.
+    """Find a call for the operands in place, or for as few copies of them as possible.
 
     Args:
-        product: which dimensions are which. A copy has them in the order of a stack of matrices.
-        step: the call.
-        call_of: the call for two views that begin at 0, or None if it cannot be made.
+        product: dimension numbers; a copy is a contiguous stack of matrices.
+        step: the step of the product.
+        call_of: returns the call for two views with offset 0, or None if it is not supported.
 
     Returns:
-        The call and the copies; None: there is no call for copies either.
+        The call and the copies; None if copies are not supported either.
     """
     orders = [tuple(d for dims in sides for d in dims) for sides in (product.left, product.right)]
     views = [operand.layout._replace(offset=0) for operand in step.operands]
@@ -86,7 +86,7 @@ def readable(
 
 
 def _copy(view: View, order: Dims) -> View:
-    """A view with the same dimensions of a copy that has them in another order."""
+    """The layout of a copy that stores dimensions in ``order``, as a view of ``view.shape``."""
     stored = contiguous([view.shape[d] for d in order])
     return transpose(stored, [order.index(d) for d in range(len(order))])
 

@@ -1,9 +1,9 @@
-"""Products of matrices on the CPU: how one call becomes blocks that threads take.
+"""Provider of matrix products by the private BLAS (gemm, gemv), in blocks that threads share.
 
 An index of ``gf_product`` (targets/cpu/runtime/native/product.ll) is one block of rows or columns
 of one product of the stack. Operands are views: transposition is a flag, and batch dimensions are
-strides. Products with vectors read each element once, which BLAS does faster by a separate function
-(vector_product.ll). Operands that it cannot read in place are copied first.
+strides. Products with vectors use gemv (vector_product.ll), which is faster because each matrix
+element is read only once. Operands that BLAS cannot read in place are copied first.
 """
 
 from __future__ import annotations
@@ -35,21 +35,22 @@ from gpuflow.targets.layouts.product_axes import (
     leading_dimension,
 )
 
-# A block shorter than this is called for less than the pool costs.
+# With fewer operations than this, waking workers costs more than it saves.
 _SMALLEST_FLOPS = 1 << 21
-_BLOCK_MULTIPLE = 16  # rows or columns: OpenBLAS's kernels compute so many at a time
+_BLOCK_MULTIPLE = 16  # rows or columns that OpenBLAS's kernels compute at a time
 
 
 class ProductCall(NamedTuple):
-    """The argument block of a product, the number of indices, and how many form a chunk.
+    """The launch of a product.
 
     Attributes:
-        blas: BLAS's function.
-        function: that of the native runtime that calls it.
-        arguments: the block, with 0 for BLAS's function and the addresses.
-        operands: the slots of the addresses of operands and result.
-        extent, chunk: of the launch.
-        points: the work, in elements of a cheap kernel that take as long.
+        blas: name of BLAS's function: a field of ``Blas``.
+        function: name of the function of the native runtime that calls it.
+        arguments: the argument block, with 0 for BLAS's function and for addresses.
+        operands: slots of the addresses of left operand, right operand and result.
+        extent: number of indices, each one block of one product.
+        chunk: number of indices that a thread takes at a time.
+        points: the work, as the number of elements of a cheap kernel that take as long.
     """
 
     blas: str
@@ -64,16 +65,16 @@ class ProductCall(NamedTuple):
 def product_call(
     product: Product, left: View, right: View, dtype: np.dtype, threads: int
 ) -> ProductCall | None:
-    """The call for two operands in memory.
+    """Return the launch of a product.
 
     Args:
-        product: which dimensions are which.
-        left, right: locations of the operands.
-        dtype: of operands and result.
-        threads: how many share the work.
+        product: dimension numbers: batch, free and contracted ones.
+        left, right: layouts of the operands.
+        dtype: dtype of operands and result.
+        threads: number of threads that share the work.
 
     Returns:
-        The call, or None if BLAS cannot read the operands in place, or there is nothing to do.
+        The launch, or None if BLAS cannot read the operands in place, or a dimension is 0.
     """
     rows, depth = (collapsed_axes(left, dims, 1) for dims in product.left[1:])
     depth_too, columns = (collapsed_axes(right, dims, 1) for dims in product.right[1:])
@@ -116,10 +117,10 @@ def _vector_call(
     itemsize: int,
     threads: int,
 ) -> ProductCall | None:
-    """The call for matrices and vectors; if both are vectors, the left one is the matrix."""
+    """Return the launch of matrix-vector products; of two vectors, the left one is the matrix."""
     (rows, depth), (depth_too, columns) = left, right
     is_left = not columns or columns[0][0] == 1
-    # The matrix by rows of the result; a matrix on the right is read transposed.
+    # Rows of the matrix are elements of the result; a matrix on the right is read transposed.
     matrix_rows, matrix_depth, along = (
         (rows, depth, depth_too) if is_left else (columns, depth_too, depth)
     )
@@ -140,14 +141,14 @@ def _vector_call(
         inner[0] * size * itemsize, size * itemsize, row_stride * itemsize, itemsize,
     )  # fmt: skip
     slots = (4, 6, 8) if is_left else (6, 4, 8)
-    # Reading the matrix takes longer than its arithmetic.
+    # Counted as 16 operations per element, because reading the matrix takes longer than arithmetic.
     extent, flops = count * blocks, 16 * size * k * count
     chunk = _chunk(extent, flops, threads)
     return ProductCall("gemv", "vector_product", arguments, slots, extent, chunk, flops // 16)
 
 
 def _blocks(m: int, n: int, k: int, count: int, threads: int) -> tuple[bool, int, int]:
-    """Whether columns are split rather than rows, into how many blocks, and their size."""
+    """Return whether columns are split (else rows), the number of blocks, and a block's size."""
     columns_split = n > m
     size = max(m, n)
     if count >= threads or 2 * m * n * k * count < _SMALLEST_FLOPS:
@@ -173,10 +174,10 @@ def _choose(product: Product, step: CallStep, target: Any) -> NativeCall | None:
     def call_of(left: View, right: View) -> ProductCall | None:
         return product_call(product, left, right, dtype, pool_threads())
 
-    made = readable(product, step, call_of)
-    if made is None:
+    supported = readable(product, step, call_of)
+    if supported is None:
         return None
-    call, copies = made
+    call, copies = supported
     return NativeCall(
         partial(_emit, call, copies),
         copies.count,
@@ -209,7 +210,7 @@ def _emit(
 
 @cache
 def _letter(dtype: np.dtype) -> str | None:
-    """BLAS's letter for a dtype, if it has one; cached because names of dtypes are slow."""
+    """BLAS's letter for a dtype, or None; cached because ``dtype.name`` is slow."""
     return BLAS_LETTERS.get(dtype.name)
 
 

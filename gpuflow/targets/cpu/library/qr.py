@@ -1,7 +1,8 @@
-"""QR decompositions of small matrices as instructions of native programs, by the private LAPACK.
+"""Provider of QR decompositions of small matrices by the private LAPACK (?geqrf, ?orgqr).
 
-LAPACK's matrices are column-major: each is copied into the workspace, where reflectors replace it.
-R is copied from there, and then Q, of which reflectors become the columns. Threads share matrices.
+LAPACK's matrices are column-major. Each matrix is copied transposed to the workspace, where ?geqrf
+replaces it by R and Householder reflectors. R is copied from there. Then ?orgqr expands the
+reflectors to the columns of Q, which is copied too. Threads share the matrices of a stack.
 """
 
 from __future__ import annotations
@@ -24,15 +25,15 @@ from gpuflow.targets.cpu.runtime.native.object_code import READ_ARGUMENTS, Modul
 from gpuflow.targets.cpu.runtime.native.program_writer import Code
 from gpuflow.targets.cpu.runtime.native.services import Build, NativeServices
 
-# Rows times columns times reflectors: beyond, several threads of a library are faster than one.
+# Rows times columns times reflectors: for more, a library with several threads is faster.
 LARGEST = 256**3
-_UNBLOCKED, _BLOCK = 128, 32  # LAPACK takes more reflectors than 128 in blocks of 32
+_UNBLOCKED, _BLOCK = 128, 32  # LAPACK processes more than 128 reflectors in blocks of 32
 
-# An index is one matrix. LAPACK takes scalars by their addresses.
+# gf_qr_BYTES(arguments, lo, hi): an index is one matrix. LAPACK takes scalars by their addresses.
 #   0  LAPACK's ?geqrf  1  ?orgqr or ?ungqr  2  rows  3  columns  4  columns of Q  5  reflectors
-#   6  elements of LAPACK's workspace  7  matrices  8  Q  9  R  10  memory of a matrix: by columns,
-#  factors of reflectors, LAPACK's workspace  11  offset of the factors  12  of the workspace
-#  13  bytes of it
+#   6  elements of LAPACK's workspace  7  matrices  8  Q  9  R
+#  10  memory of each matrix: the column-major matrix, scalar factors of reflectors, LAPACK's
+#      workspace  11  byte offset of the factors  12  of LAPACK's workspace  13  bytes of it all
 _TEXT = """
 ; Copy a matrix, transposed: target[j * rows + i] = source[i * columns + j].
 define internal void @transpose(ptr %target, ptr %source, i64 %rows, i64 %columns) {
@@ -157,7 +158,13 @@ def _function(itemsize: int) -> int:
 
 @record
 class _Memory:
-    """A matrix's own memory: elements of LAPACK's workspace, byte offsets, and total bytes."""
+    """Layout of the memory for one matrix.
+
+    Attributes:
+        length: elements of LAPACK's workspace.
+        factors_at, work_at: byte offsets of the reflectors' factors and of LAPACK's workspace.
+        own_bytes: total bytes.
+    """
 
     length: int
     factors_at: int
@@ -179,7 +186,7 @@ def _aligned(count: int) -> int:
 
 
 def choose(block: Qr, step: CallStep, target: Any) -> NativeCall | None:
-    """The decompositions, if they are not too large for a thread each."""
+    """Decompose each matrix on one thread; None if a matrix is too large for that."""
     del target
     (operand,) = step.operands
     inner, reflectors = step.eqn.outputs[0].aval.shape[-1], min(block.rows, block.columns)

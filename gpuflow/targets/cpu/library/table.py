@@ -1,4 +1,4 @@
-"""Blocks of native CPU programs, and their providers. The first that supports one is used."""
+"""Providers of library calls on the CPU, by class of block. The first that applies is used."""
 
 from __future__ import annotations
 
@@ -31,9 +31,9 @@ from gpuflow.targets.cpu.library import (
     triangular,
 )
 
-# Blocks that use these providers outside of jit too, where others use NumPy: no kernel has to be
-# built for a new type. NumPy's BLAS uses separate threads for products. Some of its decompositions
-# are done in float64, and the vectors of a matrix would have other signs than in jit.
+# Blocks that use these providers outside of jit too; the others use NumPy there. Their providers
+# build no kernel for a new dtype. NumPy's BLAS would start threads for products, and some of
+# NumPy's decompositions run in float64, so signs of vectors would differ from jit's.
 EAGER_BLOCKS = (Product, Fourier, Cholesky, Eigh, Eig, Svd, Qr, Lu, Triangular)
 
 PROVIDERS: Providers = {

@@ -1,8 +1,8 @@
-"""Systems with triangular matrices as instructions of native programs, by the private BLAS.
+"""Provider of triangular solves by the private BLAS (?trsm).
 
-The result begins as a copy of the right-hand sides, which BLAS solves in place. Threads share its
-columns, or its rows if the matrix is on the right. The number of columns of a block
-depends on the shapes only.
+The right-hand sides are copied to the result, which BLAS solves in place. Threads share its
+columns, or its rows if the matrix is on the right. The size of a block must depend on shapes only,
+so that results do not depend on the number of threads.
 """
 
 from __future__ import annotations
@@ -23,15 +23,17 @@ from gpuflow.targets.cpu.runtime.native.pool import pool_threads
 from gpuflow.targets.cpu.runtime.native.program_writer import Code
 from gpuflow.targets.cpu.runtime.native.services import Build, NativeServices
 
-_LEFT, _RIGHT, _UPPER, _LOWER, _GENERAL, _UNIT = 141, 142, 121, 122, 131, 132  # CBLAS's numbers
+_LEFT, _RIGHT, _UPPER, _LOWER, _GENERAL, _UNIT = 141, 142, 121, 122, 131, 132  # CBLAS's enums
 _PLAIN, _TRANSPOSED, _ADJOINT = 111, 112, 113
-_SMALLEST_FLOPS = 1 << 20  # less work than this is done sooner than a worker wakes
-_SMALLEST_BLOCK, _MOST_BLOCKS, _MULTIPLE = 64, 16, 16  # rows or columns
+_SMALLEST_FLOPS = 1 << 20  # with less work, waking a worker costs more than it saves
+_SMALLEST_BLOCK, _MOST_BLOCKS, _MULTIPLE = 64, 16, 16  # blocks of rows or columns of X
 
-# op(A) X = B for stacks of matrices; an index is one block of columns or rows of one X.
-# BLAS gets the transposed system, in column-major order: cblas_strsm of OpenBLAS 0.3.31 multiplies
-# on 64-bit ARM where the order is row-major and A is on the left (its pull request 5898).
-#   0  cblas_TYPEtrsm  1 to 4  side, triangle, transposition, diagonal (CBLAS's numbers)
+# gf_triangular_TYPE(arguments, lo, hi) solves op(A) X = B for stacks of matrices. An index is one
+# block of columns or rows of one X.
+# BLAS gets the transposed system, in column-major order. The reason is a bug of OpenBLAS 0.3.31
+# (its pull request 5898): on 64-bit ARM, cblas_strsm multiplies instead of solving if the order is
+# row-major and A is on the left.
+#   0  cblas_TYPEtrsm  1 to 4  side, triangle, transposition, diagonal (CBLAS's enums)
 #   5  size of A  6  X  7  A  8  rows of X  9  its columns, contiguous
 #  10  blocks of one X  11  rows or columns of a block  12  whether columns are split
 #  13  bytes between matrices of A  14  of X  15  between rows or columns that are split
@@ -105,7 +107,7 @@ def _function(letter: str) -> int:
 
 
 def choose(system: Triangular, step: CallStep, target: Any) -> NativeCall | None:
-    """The systems, if BLAS supports them and can read A in place."""
+    """Solve by BLAS; None if BLAS does not support the system, or cannot read A in place."""
     del target
     a, b = step.operands
     if system.conjugate and not system.transpose:

@@ -1,12 +1,13 @@
-"""Inner loops of NumPy's generalized ufuncs as instructions of native programs.
+"""Calls the inner loops of NumPy's generalized ufuncs (gufuncs) from native programs.
 
-A ufunc holds the address of a C function for each combination of types; Fourier transforms and
-decompositions of NumPy are such functions. They are called as NumPy calls them, without Python:
+A ufunc object has the address of a C function, its inner loop, for each combination of dtypes.
+NumPy's Fourier transforms and decompositions are such loops. Native programs call them as NumPy
+does, without Python:
 
     function(addresses of the operands, sizes, bytes between elements, data)
 
-If NumPy has no such ufunc, or objects of another layout, ``find_loop`` returns None, and the
-library is called from Python.
+``find_loop`` returns None if NumPy has no such ufunc, or if its objects have an unknown layout. The
+library is then called from Python.
 """
 
 from __future__ import annotations
@@ -26,14 +27,16 @@ from gpuflow.targets.cpu.runtime.native.program_writer import Code, Location
 from gpuflow.targets.cpu.runtime.native.services import NativeServices
 
 MOST_OPERANDS, _MOST_SIZES = 4, 5
-_COUNTS_AT, _LOOPS_AT, _DATA_AT, _TYPES_AT = 16, 32, 40, 48  # bytes in NumPy's object of a ufunc
+# Byte offsets in NumPy's PyUFuncObject: nin, nout and nargs; functions; data; ntypes.
+_COUNTS_AT, _LOOPS_AT, _DATA_AT, _TYPES_AT = 16, 32, 40, 48
 
-# An index is a group of batch elements, over which the loop iterates by itself.
+# gf_ufunc_BITS(arguments, lo, hi): an index is a group of batch elements, which is one call of the
+# loop.
 #   0  loop  1  its data  2  operands  3  sizes besides the number of batch elements
-#   4  scalars of the first operand that must be finite: rows  5  columns  6  of an element
-#   7  of which triangle they are: 0 all, 1 lower, 2 upper
+#   4  scalars of the first operand that must be finite: rows  5  columns  6  scalars per element
+#   7  triangle that is checked: 0 all, 1 lower, 2 upper
 #   8  batch elements of an index  9  of all
-#  10  operands: address, bytes from an index to the next, bytes that become nan: 4 times
+#  10  for each of 4 operands: address, bytes from an index to the next, bytes that become nan
 #  22  sizes (4)  26  bytes between batch elements of operands, then between elements
 _OPERANDS, _SIZES, _STEPS = 10, 22, 26
 _TEXT = """
@@ -175,13 +178,13 @@ end:
 
 declare void @llvm.memcpy.p0.p0.i64(ptr, ptr, i64, i1)
 """
-# For each width of a scalar: the exponent of nan, and one nan, as integers.
+# By bytes of a scalar: its bits, the mask of its exponent, and a nan as an integer.
 _BITS = {4: (32, 0x7F800000, 0x7FC00000), 8: (64, 0x7FF0000000000000, 0x7FF8000000000000)}
 
 
 @cache
 def loop_function(scalar_bytes: int) -> int:
-    """The address of the function that calls loops, for scalars of so many bytes."""
+    """The address of the function that calls loops, for a width of scalars."""
     bits, exponent, nan = _BITS[scalar_bytes]
     values = {
         "OPERANDS_AT": _OPERANDS,
@@ -202,7 +205,7 @@ def loop_function(scalar_bytes: int) -> int:
 
 @record
 class Loop:
-    """The inner loop of a ufunc for some types: addresses of a function and of its data."""
+    """The inner loop of a ufunc for one signature: addresses of the C function and its data."""
 
     function: int
     data: int
@@ -210,11 +213,11 @@ class Loop:
 
 @cache
 def find_loop(ufunc: Any, types: str) -> Loop | None:
-    """The loop of a ufunc for types as ``ufunc.types`` names them; None if there is none.
+    """Find the inner loop of a ufunc; None if there is none, or if its object looks unfamiliar.
 
     Args:
-        ufunc: NumPy's object with the expected name, or None.
-        types: of operands and results, "ff->F".
+        ufunc: the attribute of NumPy's module that should be the ufunc, or None.
+        types: the signature as in ``ufunc.types``, such as "ff->F".
     """
     if not isinstance(ufunc, np.ufunc) or types not in ufunc.types or not has_known_layout():
         return None
@@ -233,14 +236,14 @@ def find_loop(ufunc: Any, types: str) -> Loop | None:
 
 @record
 class Argument:
-    """An operand of a loop, or a result.
+    """An operand or result of a loop.
 
     Attributes:
-        location: its start address.
+        location: location of its first element.
         index_step: bytes from an index to the next.
         batch_step: bytes from a batch element to the next.
         steps: bytes from an element to the next, along each core dimension.
-        nan_bytes: of a result, the bytes that become nan if the first operand is not finite.
+        nan_bytes: for a result, the bytes that become nan if the first operand is not finite.
     """
 
     location: Location
@@ -252,9 +255,12 @@ class Argument:
 
 @record
 class Finite:
-    """Scalars of the first operand that must be finite; otherwise all results are nan.
+    """The check of the first operand: if a scalar is not finite, all results become nan.
 
-    ``triangle`` is "all", "lower" or "upper"; ``components`` are the scalars of an element.
+    Attributes:
+        rows, columns: shape of the matrix.
+        components: scalars of an element: 2 if it is complex.
+        triangle: the elements that are checked: "all", "lower" or "upper".
     """
 
     rows: int
@@ -275,18 +281,19 @@ def call_loop(
     services: NativeServices,
     code: Code,
 ) -> None:
-    """Add a call of a loop to a program.
+    """Emit the calls of a loop for a batch.
 
     Args:
         loop: the loop.
-        scalar_bytes: of real numbers.
-        arguments: operands and results.
-        sizes: of the core dimensions.
-        batch: number of batch elements of an index, and of all.
-        finite: the requirement on the first operand.
-        work: about how many operations the whole batch takes.
+        scalar_bytes: bytes of a real scalar.
+        arguments: operands, then results; at most MOST_OPERANDS.
+        sizes: sizes of the core dimensions.
+        batch: batch elements of an index, and of the whole batch.
+        finite: the check of the first operand; only with one batch element an index.
+        work: approximate number of operations of the whole batch.
         split: whether threads share indices.
-        services, code: of the program.
+        services: services of the program.
+        code: the program.
     """
     of_index, total = batch
     check = [0, 0, 1, 0]

@@ -1,4 +1,4 @@
-"""The CPU's driver: data are NumPy arrays, and calls are synchronous."""
+"""The driver of the CPU: arrays are NumPy arrays, and calls are synchronous."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ from gpuflow.targets.cpu.target import NATIVE_TARGET
 
 
 class CpuDriver:
-    """All devices of the CPU: they share its memory."""
+    """Driver of all CPU devices, which share the process's memory."""
 
     xp: Any = np
     strided: Callable[..., Any] = np.ndarray
@@ -39,7 +39,7 @@ class CpuDriver:
     def program_of_op(
         self, primitive: Primitive, avals: Sequence[ShapedArray], params: dict[str, Any]
     ) -> CpuProgram | None:
-        """A native program, of some ops."""
+        """Return a native program for an op outside of jit; None: use the op's ``impl``."""
         planned = plan_of_op(primitive, avals, params)
         if planned is None:
             return None
@@ -51,32 +51,33 @@ class CpuDriver:
         return allocate(shape, dtype, prod(shape) * dtype.itemsize)
 
     def from_host(self, array: np.ndarray) -> np.ndarray:
-        """The array itself."""
+        """Return the array itself, without a copy."""
         return array
 
     def to_host(self, data: np.ndarray) -> np.ndarray:
-        """The array itself."""
+        """Return the array itself, without a copy."""
         return data
 
     def from_driver(self, data: Any, source: Driver) -> np.ndarray:
-        """The values in the host's memory."""
+        """Copy another driver's data to host memory."""
         return source.to_host(data)
 
     def copy(self, data: np.ndarray) -> np.ndarray:
-        """A copy."""
+        """Return a copy with the same values."""
         return data.copy()
 
     def flag_reader(self) -> FlagReader:
-        """The reader of a flag, which is always ready."""
+        """Return a reader of bool scalars, whose values are always ready."""
         return _read_flag
 
     def wait(self, data: np.ndarray) -> None:
         """Do nothing: work is synchronous."""
 
     def result(self, value: Any, aval: ShapedArray, operands: Sequence[np.ndarray]) -> np.ndarray:
-        """The value as an array that owns its memory.
+        """Convert the result of an ``impl`` to a row-major array that owns its memory.
 
-        So donation can never reach another array's buffer.
+        It is copied if it is an operand or a view: donation must never reach the buffer of another
+        array.
         """
         data = value if type(value) is np.ndarray else np.asarray(value)
         shared = data.base is not None
@@ -93,7 +94,7 @@ class CpuDriver:
         return data
 
     def made_at(self, data: np.ndarray) -> SourceLocation | None:
-        """The user's line that made a large array, if such lines are recorded."""
+        """Return the user's line that created a large array, if such lines are recorded."""
         return None if origins is None else origins.of(data)
 
     def is_shared(self, arrays: list[np.ndarray], k: int) -> bool:
@@ -101,16 +102,16 @@ class CpuDriver:
         return _holders.is_shared(arrays, k)
 
     def memory_stats(self) -> dict[str, int]:
-        """Memory of the process, and the blocks that it allocated for large results."""
+        """Return memory use of the process, and of its pool for large results."""
         return process_memory()
 
     def program(self, plan: Plan, out_avals: Sequence[ShapedArray]) -> CpuProgram:
-        """The plan as native code."""
+        """Return a plan as a program of native code."""
         return CpuProgram(plan, out_avals, self)
 
 
 def _pooled_byte_array() -> np.ndarray:
-    """A view of pooled memory, as large results are; small ones have no base object."""
+    """A view of pooled memory, as large results are. Small results have no base object."""
     return allocate((SMALLEST_POOLED,), np.dtype(np.uint8), SMALLEST_POOLED)
 
 

@@ -1,7 +1,8 @@
-"""Driver programs: a bound plan as straight-line Python.
+"""Driver functions of the CPU: a bound plan as straight-line Python.
 
-The driver allocates outputs and runs as many steps as possible as native programs, which launch
-kernels and compute products without Python; libraries and host functions are called from Python.
+The driver allocates outputs. It merges as many consecutive steps as possible into native programs,
+which launch kernels and call BLAS without Python. Other libraries and host functions are called
+from Python.
 """
 
 from __future__ import annotations
@@ -36,18 +37,21 @@ def build_driver(
     services: NativeServices,
     out_avals: Sequence[ShapedArray] = (),
 ) -> Callable[..., list[Array]]:
-    """Print and load the driver of a plan, for one arena of one device.
+    """Print and load the driver of a plan, for one arena.
+
+    The addresses of temporaries are constants of the driver. So it is valid as long as the arena is
+    not reallocated, and only one thread may run it at a time.
 
     Args:
         plan: the plan.
         memory: the arena of its temporaries.
-        driver: the CPU's.
+        driver: the CPU's driver.
         services: services for native programs.
-        out_avals: types of the outputs; none for a nested program, which writes to given
-            addresses and returns nothing.
+        out_avals: types of the outputs. Empty for a nested program, which writes its outputs to
+            addresses that it is passed, and returns nothing.
 
     Returns:
-        ``function(operands, device)``: operands as NumPy arrays, outputs as Arrays.
+        ``function(operands, device)``, which takes NumPy arrays and returns Arrays.
     """
     writer, result = _written(plan, memory, driver, services, out_avals)
     names = {"empty": np.empty, "allocate": allocate, "new": object.__new__, "Array": Array}
@@ -61,7 +65,7 @@ def driver_text(
     services: NativeServices,
     out_avals: Sequence[ShapedArray],
 ) -> str:
-    """The text of a plan's driver, and the instructions of its native programs, for people."""
+    """Return a plan's driver as text, with its native programs disassembled."""
     writer, result = _written(plan, memory, driver, services, out_avals)
     names = {services.load(kernel).address: kernel.name for kernel in all_kernels(plan)}
     texts = [writer.text.source(result)]
@@ -78,14 +82,14 @@ def _written(
     services: NativeServices,
     out_avals: Sequence[ShapedArray],
 ) -> tuple[_DriverWriter, str]:
-    """The writer of a plan's driver, and the expression of its result."""
+    """Return the writer of a plan's driver, and the text of its result."""
     text = DriverText()
     writer = _DriverWriter(plan, text, driver, memory, services)
-    marks = StepTimer(plan, text)
+    timer = StepTimer(plan, text)
     for step in plan.steps:
-        if marks.active:  # each step by itself
+        if timer.active:  # the profiler times each step, so each is a separate program
             writer.finish_native()
-            marks.begin(step)
+            timer.begin(step)
         emit = native_step(step, services)
         if emit is not None:
             emit(writer.code, writer)
@@ -98,7 +102,7 @@ def _written(
         else:
             writer.call_step(step)
     writer.finish_native()
-    marks.end()
+    timer.end()
     expected = zip(plan.outputs, out_avals, strict=True) if out_avals else ()
     outs = [writer.output(out, aval) for out, aval in expected]
     results = [writer.result(name, aval) for name, aval in zip(outs, out_avals, strict=True)]
@@ -106,7 +110,16 @@ def _written(
 
 
 class _DriverWriter(NamedArrays):
-    """Writes a driver: names of arrays in its text, registers of its native programs."""
+    """Writes a driver's text, and the native programs that it calls.
+
+    Attributes:
+        services: services for native programs.
+        addresses: addresses of temporaries by buffer.
+        programs: the finished native programs, with the names by which the text calls them.
+        code: the native program under construction.
+        registers: its registers, by the name of the array that the text passes in.
+        comments: names of its steps, for the comment in the text.
+    """
 
     memory: Arena
 
@@ -146,14 +159,14 @@ class _DriverWriter(NamedArrays):
         return build_driver(plan, memory, self.driver, self.services)
 
     def of(self, buffer: int) -> Location:
-        """Location of a buffer in the native program under construction."""
+        """The location of a buffer in the native program under construction."""
         at = self.addresses.get(buffer)
         if at is not None:
             return fixed(at)
         return self.registers.setdefault(self.array(buffer), len(self.registers)), 0
 
     def finish_native(self) -> None:
-        """Print the call of the native program under construction, and start another."""
+        """Print the call of the native program under construction, and start a new one."""
         if self.code.instructions:
             names = list(self.registers)
             function, keepalive = callable_program(self.code, len(names), self.services.runtime)

@@ -1,6 +1,7 @@
-"""Ops outside of jit that are programs of one equation on the CPU; others use NumPy.
+"""Selects the ops that run as compiled one-equation programs outside of jit, on the CPU.
 
-NumPy is as fast for small arrays, and needs no compiler. See docs/design/0035-composites.md.
+All other ops call NumPy, which is as fast for small arrays, and needs no compiler. See
+docs/design/0035-composites.md.
 """
 
 from __future__ import annotations
@@ -21,9 +22,9 @@ from gpuflow.kir.scalar import FUNCTIONS
 from gpuflow.targets.cpu.library.table import EAGER_BLOCKS
 from gpuflow.targets.cpu.target import NATIVE_TARGET
 
-# Elements from which on a kernel beats NumPy's loops, with one thread and several passes, by more
-# than an occasional bind costs. If NumPy takes one quick pass, only threads help. NumPy computes
-# series and all narrow floats one by one, or in a dozen passes.
+# Smallest numbers of elements for which a kernel is faster than NumPy by more than an occasional
+# bind costs. Cheap ops take NumPy one quick pass, so only threads help. For costly ops (series) and
+# all narrow floats, NumPy computes elements one by one, or in a dozen passes.
 _LARGE, _LARGE_COSTLY, _LARGE_NARROW = 1 << 15, 1 << 12, 1 << 10
 _NARROW = frozenset({dtypes.bfloat16, dtypes.float16, *dtypes.NARROW_FLOATS})
 _IN_KERNELS = (Elementwise, Indexed, Reduction, TupleReduction)
@@ -32,10 +33,10 @@ _IN_KERNELS = (Elementwise, Indexed, Reduction, TupleReduction)
 def plan_of_op(
     primitive: Primitive, avals: Sequence[ShapedArray], params: dict[str, Any]
 ) -> tuple[Plan, ClosedJaxpr] | None:
-    """The plan of an op that is a native program outside of jit, and its jaxpr, or None.
+    """Return the plan and jaxpr of an op that runs as a native program outside of jit, or None.
 
-    Library calls of EAGER_BLOCKS are, and large ops in kernels. Only the types of operands decide,
-    so that the same op has the same bits each time.
+    These are library calls of EAGER_BLOCKS, and ops on large arrays that kernels can compute. The
+    decision must depend on types alone, so that the same op gives the same bits each time.
     """
     rule = primitive.lower
     if rule.what is not None:
@@ -52,20 +53,21 @@ def plan_of_op(
     elif rule.view is not None:
         jaxpr = one_op(primitive, avals, params)
         (out,) = jaxpr.out_avals
-        if out.size < _LARGE_COSTLY or not _is_moved(rule, avals[0], out, params):
+        if out.size < _LARGE_COSTLY or not _is_data_movement(rule, avals[0], out, params):
             return None
         plan, values = compile_plan(jaxpr, target=NATIVE_TARGET)
     else:
         return None
-    # Ops outside of kernels call their impl, which takes fewer steps without a program.
+    # A plan that calls Python would only call the op's impl, which is faster without a program.
     return None if values or calls_python(plan) else (plan, jaxpr)
 
 
-def _is_moved(rule: Layout, x: ShapedArray, out: ShapedArray, params: dict[str, Any]) -> bool:
-    """Whether elements change their order or repeat; NumPy copies others as fast.
+def _is_data_movement(
+    rule: Layout, x: ShapedArray, out: ShapedArray, params: dict[str, Any]
+) -> bool:
+    """Whether a layout op permutes dimensions, repeats elements, or is a large reversal.
 
-    Slices use NumPy too: their operands often have new addresses. So do small reversals; for large
-    ones kernels are faster.
+    NumPy copies all others as fast. Slices use NumPy too: their operands often have new addresses.
     """
     if rule.steps is not None:
         return out.size == x.size >= _LARGE
@@ -81,10 +83,10 @@ def _is_large(aval: ShapedArray, least: int) -> bool:
 
 
 def _is_costly(rule: Any) -> bool:
-    """Whether NumPy takes much longer for an element than to load and store it.
+    """Whether NumPy computes an element much more slowly than it loads and stores it.
 
-    True if kernels store results instead of computing them again, and if NumPy has no equivalent
-    function.
+    True for ops that fusion does not recompute (``cheap`` is false), and for ops without an
+    equivalent ufunc of NumPy.
     """
     if not rule.is_elementwise:
         return False

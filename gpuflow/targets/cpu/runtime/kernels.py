@@ -1,4 +1,4 @@
-"""The CPU target: KernelIR in, a loaded kernel out."""
+"""Compiles KernelIR kernels for the CPU: print, build or read from the cache, load."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ from gpuflow.targets.cpu.codegen.printing.loop_printer import CpuPrinter
 from gpuflow.targets.cpu.codegen.schedules.pipeline import CPU_REWRITES
 from gpuflow.targets.cpu.runtime.native.pool import pool
 
-# The modules and folders that determine a kernel's code.
+# The modules and folders that determine a kernel's code: their sources are part of its cache key.
 _THIS = sys.modules[__name__]
 _EMITTERS = (
     _THIS,
@@ -49,7 +49,7 @@ _EMITTERS = (
 
 
 def print_cpu(kernel: Kernel) -> LoopSource:
-    """The loop program of a kernel for the CPU, and its text.
+    """Return the loop program of a kernel, and its text.
 
     Args:
         kernel: A verified kernel.
@@ -62,17 +62,17 @@ def print_cpu(kernel: Kernel) -> LoopSource:
 
 @cached
 def cache_key_inputs() -> tuple[str, ...]:
-    """Inputs of a CPU kernel's code besides its text."""
+    """Inputs of a kernel's cache key besides its text: compiler, its version, processor."""
     return ("cpu", source_digest(_EMITTERS), version_of("llvmlite"), target_identity())
 
 
 def compile_cpu(kernel: Kernel, cache: KernelCache, check: bool = False) -> LoadedKernel:
-    """The kernel in memory: from this process, from the cache's folder, or built.
+    """Return the loaded kernel: from this process, from the cache on disk, or built.
 
     Args:
         kernel: A kernel that ``kir.verify`` accepts.
-        cache: Keeps loaded kernels in memory and built ones on disk; any thread may use it.
-        check: Verify the kernel, and its printed text, first.
+        cache: Holds loaded kernels in memory and built ones on disk; any thread may use it.
+        check: Verify the kernel first, before and after the rewrites of this target.
 
     Returns:
         The loaded kernel, the same object for equal kernels and one cache.
@@ -93,13 +93,13 @@ def compile_cpu(kernel: Kernel, cache: KernelCache, check: bool = False) -> Load
 
 
 def compile_text(source: LoopSource, cache: KernelCache) -> LoadedKernel:
-    """The same for a text without a kernel of KernelIR."""
+    """Return the loaded kernel of a loop program that was written without KernelIR."""
     key = cache_key(source.text, cache_key_inputs())
     return cache.once(key, lambda: _load(source.entry, lambda: source, key, cache))
 
 
 def load_stored(kernel: Kernel, cache: KernelCache, check: bool = False) -> bool:
-    """Load the kernel, if that needs no build; whether it is in memory then."""
+    """Load the kernel unless it must be built; returns whether it is loaded."""
     key = _key(kernel)
     if not cache.has(key) and cache.is_stored(key):
         compile_cpu(kernel, cache, check)
@@ -107,7 +107,7 @@ def load_stored(kernel: Kernel, cache: KernelCache, check: bool = False) -> bool
 
 
 def source_path(kernel: Kernel, cache: KernelCache) -> Path | None:
-    """The file of a built kernel's source; None if the cache keeps no files."""
+    """Return the file of a built kernel's source; None if the cache is not on disk."""
     return cache.path(_key(kernel), "py")
 
 
@@ -137,10 +137,10 @@ def _load(
     try:
         return load(entry)
     except RuntimeError as error:
-        # A stored object that does not link here: build it again, once.
+        # The stored object does not link on this machine: build it again, once.
         return load(cache.replace(key, build_entry, error))
 
 
 def runtime_function(name: str) -> int | None:
-    """The address of a function of the native runtime that kernels may call; None for others."""
+    """Resolve a kernel's import from the native runtime; None if kernels may not call it."""
     return pool().runtime.addresses[name] if name == functions.INTERRUPTED else None

@@ -1,7 +1,7 @@
-"""Programs of the CPU: plans as native code, for each arena that one runs in.
+"""A plan that is ready to run on the CPU, with one driver for each arena of temporaries.
 
-Plans share arenas; a driver belongs to one arena, so that callers in several threads never share
-argument blocks.
+Plans share arenas, and a call holds one while it runs. A driver belongs to one arena. So calls from
+several threads never share argument blocks.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ from gpuflow.targets.cpu.runtime.native.steps import code_of
 
 
 class CpuProgram:
-    """A plan that runs on the CPU."""
+    """A plan that runs on the CPU; any thread may call ``run``."""
 
     def __init__(self, plan: Plan, out_avals: Sequence[ShapedArray], driver: Driver) -> None:
         self.plan, self.out_avals, self._device_driver = plan, out_avals, driver
@@ -35,7 +35,7 @@ class CpuProgram:
         self._drivers: dict[Arena, tuple[int, Callable[..., list[Array]]]] = {}
 
     def run(self, arrays: list[np.ndarray], device: Device) -> list[Array]:
-        """The outputs, on ``device``, for the data of all inputs."""
+        """Run the plan on the data of all inputs; returns the outputs, on ``device``."""
         memory = arenas.acquire()
         try:
             driver = self._driver(memory)
@@ -44,13 +44,13 @@ class CpuProgram:
                     return driver(arrays, device)
             return driver(arrays, device)
         except BaseException:
-            settle()  # or a started sum would write into memory that is reused by then
+            settle()  # a started collective still writes to the arena, which is released next
             raise
         finally:
             arenas.release(memory)
 
     def _driver(self, memory: Arena) -> Callable[..., list[Any]]:
-        """The driver for an arena, printed again if the arena was reallocated."""
+        """Return the driver for an arena; a reallocated arena needs a new one."""
         generation, driver = self._drivers.get(memory, (-1, None))
         if driver is None or generation != memory.generation:
             memory.reserve(self.plan.arena_bytes)
@@ -61,7 +61,7 @@ class CpuProgram:
         return driver
 
     def driver_text(self) -> str:
-        """The text of the driver for one arena, and its native programs."""
+        """Return the text of the driver for one arena, with its native programs."""
         memory, services = arenas.acquire(), native_services()
         try:
             memory.reserve(self.plan.arena_bytes)
@@ -75,14 +75,14 @@ class CpuProgram:
         services.prepare(code_of(self.plan, services))
 
     def code_bytes(self) -> int:
-        """Bytes of the object code of all kernels, which are built."""
+        """Return the bytes of object code of all kernels; builds them."""
         self.build()
         kernels, services = all_kernels(self.plan), native_services()
         loaded = {id(kernel): kernel for kernel in map(services.load, kernels)}
         return sum(kernel.size for kernel in loaded.values())
 
     def sources_of(self, step: KernelStep) -> list[Path]:
-        """Files of the generated source of a step's kernels, which are built."""
+        """Return the files of the generated source of a step's kernels; builds them."""
         paths = []
         for kernel in kernels_of(step):
             native_services().load(kernel)

@@ -1,4 +1,4 @@
-"""Reads relocatable object files: ELF of 64 bits for x86-64, as LLVM writes them.
+"""Reader of relocatable object files: 64-bit ELF for x86-64, as LLVM writes them.
 
 Source: System V ABI, chapters 4 and 5; its AMD64 supplement.
 """
@@ -17,34 +17,34 @@ _RELOCATION = struct.Struct("<QIIq")
 _IDENTITY = b"\x7fELF\x02\x01\x01"  # 64 bits, little-endian
 _RELOCATABLE, _X86_64 = 1, 62
 
-# Kinds of sections, and their flags.
+# Section types (SHT_*), and section flags (SHF_*).
 _NOTHING, BITS, SYMBOLS, _STRINGS, RELOCATIONS, NOTE, ZEROS = 0, 1, 2, 3, 4, 7, 8
 _GROUP = 17
 UNWIND = 0x70000001
 _KINDS = {_NOTHING, BITS, SYMBOLS, _STRINGS, RELOCATIONS, NOTE, ZEROS, _GROUP, UNWIND}
 WRITE, ALLOCATED, EXECUTABLE, THREAD_LOCAL = 1, 2, 4, 0x400
 
-# Section indices of symbols that are in no section, bindings and kinds of symbols.
+# Special section indices of symbols (SHN_*), bindings of symbols (STB_*) and types (STT_*).
 UNDEFINED, RESERVED, COMMON = 0, 0xFF00, (0xFFF2, 0xFF02)
 LOCAL, GLOBAL, WEAK = 0, 1, 2
-_OBJECT_KINDS = range(5)  # beyond: thread-local, or resolved at run time
+_OBJECT_KINDS = range(5)  # larger types are thread-local, or resolved at run time
 
 
 class Unsupported(Exception):
-    """The object file holds something that images do not have."""
+    """The object file has a feature that images do not support."""
 
 
 @record
 class Section:
-    """A section: its bytes, and its header.
+    """A section: its header and contents.
 
     Attributes:
-        name: by convention.
-        kind, flags: of the lists above.
-        content: empty for zeros.
-        size: in bytes.
-        link, info: indices of other sections, by kind.
-        align: its address is a multiple of that.
+        name: name of the section.
+        kind, flags: its type and flags.
+        content: its bytes; empty if they are all zeros (ZEROS).
+        size: its size in bytes, in memory.
+        link, info: indices of related sections; their meaning depends on the type.
+        align: alignment of its address.
     """
 
     name: str
@@ -59,7 +59,15 @@ class Section:
 
 @record
 class Symbol:
-    """A name: in section ``section``, ``value`` bytes from its start."""
+    """A symbol.
+
+    Attributes:
+        name: its name.
+        binding: LOCAL, GLOBAL or WEAK.
+        section: index of its section, or a special index.
+        value: offset from the start of the section; the alignment of a COMMON symbol.
+        size: size in bytes.
+    """
 
     name: str
     binding: int
@@ -69,13 +77,20 @@ class Symbol:
 
     @property
     def is_elsewhere(self) -> bool:
-        """Whether it has to be found in the process."""
+        """Whether the object file does not define it, so that it is an import."""
         return self.section == UNDEFINED
 
 
 @record
 class Relocation:
-    """A slot at ``offset`` in section ``section`` that depends on the address of ``symbol``."""
+    """A field that the linker sets from a symbol's address.
+
+    Attributes:
+        section, offset: position of the field.
+        kind: type of the relocation (R_X86_64_*).
+        symbol: index of the symbol.
+        addend: constant that is added to the address.
+    """
 
     section: int
     offset: int
@@ -85,10 +100,10 @@ class Relocation:
 
 
 def sections_of(code: bytes) -> list[Section]:
-    """The sections of an object file, by index.
+    """Read the sections of an object file, by index.
 
     Raises:
-        Unsupported: it is of another kind, or has sections of unknown ones.
+        Unsupported: if it is not a relocatable file for x86-64, or has an unknown section type.
     """
     identity, kind, machine, *_, start, _, _, _, _, size, count, names = _HEADER.unpack_from(code)
     if not identity.startswith(_IDENTITY) or (kind, machine) != (_RELOCATABLE, _X86_64):
@@ -110,10 +125,10 @@ def sections_of(code: bytes) -> list[Section]:
 
 
 def symbols_of(sections: Sequence[Section]) -> list[Symbol]:
-    """The symbols, by index.
+    """Read the symbols, by index.
 
     Raises:
-        Unsupported: one is of an unknown kind, as thread-local ones.
+        Unsupported: if a symbol has an unknown type or binding; thread-local ones are unknown.
     """
     tables = [section for section in sections if section.kind == SYMBOLS]
     if len(tables) != 1:
@@ -128,7 +143,7 @@ def symbols_of(sections: Sequence[Section]) -> list[Symbol]:
 
 
 def relocations_of(section: Section) -> Iterator[Relocation]:
-    """The entries of a section of relocations."""
+    """Yield the entries of a section of relocations."""
     for offset, kind, symbol, addend in _RELOCATION.iter_unpack(section.content):
         yield Relocation(section.info, offset, kind, symbol, addend)
 

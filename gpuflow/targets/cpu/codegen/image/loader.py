@@ -1,9 +1,9 @@
 """Kernel images: machine code that is loaded by copying it, without a linker.
 
-An image is one block of memory, laid out and linked when it was built (``linker``). Code and
-constants come first; they address each other, and the data after them, relative to their position.
-The loader only fills in 64-bit slots with absolute addresses: of functions elsewhere in the
-process, which code calls through such slots, and of offsets in the block.
+An image is one block of memory, which ``linker`` has laid out and linked at build time. Code and
+constants come first. They address each other, and the data after them, relative to their position.
+The loader only fills in 64-bit slots with absolute addresses: of imported functions, and of offsets
+in the block.
 
     read-only: text, stubs, constants, slots | from the next page on, if any: data, zeros
 
@@ -26,7 +26,7 @@ from gpuflow.base.caches import cache
 from gpuflow.base.private_files import parse_json
 from gpuflow.base.records import record
 
-# Whether objects are in the format that the linker reads.
+# Whether LLVM's object files have the format that ``linker`` reads.
 HAS_IMAGES = sys.platform == "linux" and platform.machine() == "x86_64"
 MAGIC = b"gpuflow image 1\n"
 PAGE = 4096  # of x86-64
@@ -40,11 +40,12 @@ class Image:
     """Code that is ready to be copied into memory.
 
     Attributes:
-        block: the initial contents of the memory, followed by zeros.
+        block: initial contents of the memory; zeros follow.
         size: bytes of memory.
-        read_only: bytes at its start that are executable and not writable: whole pages, or all.
-        entries: offsets of functions.
-        imports: offsets of the slots to which the address of a function elsewhere is added.
+        read_only: bytes at its start that become executable and read-only: a multiple of pages, or
+            all.
+        entries: offsets of the exported functions.
+        imports: for each imported function, offsets of the slots to which its address is added.
         fixups: offsets of the slots to which the block's own address is added.
     """
 
@@ -56,7 +57,7 @@ class Image:
     fixups: Sequence[int]
 
     def to_bytes(self) -> bytes:
-        """The image in its file format."""
+        """Serialize the image to its file format."""
         header = json.dumps(
             {
                 "stored": len(self.block),
@@ -71,12 +72,12 @@ class Image:
 
 
 def is_image(code: bytes) -> bool:
-    """Whether bytes are those of an image rather than of an object file."""
+    """Whether cached code is an image; else it is an object file."""
     return code.startswith(MAGIC)
 
 
 def image_from(code: bytes) -> Image:
-    """The image of bytes in a file.
+    """Parse and check the bytes of an image.
 
     Raises:
         RuntimeError: if they are not a complete image.
@@ -98,7 +99,11 @@ def image_from(code: bytes) -> Image:
 
 
 def _check(image: Image) -> None:
-    """Check that slots and functions are in bounds of the block."""
+    """Check that slots and functions are in bounds.
+
+    Raises:
+        ValueError: if one is not.
+    """
     slots = [*image.fixups, *(offset for offsets in image.imports.values() for offset in offsets)]
     entries = list(image.entries.values())
     if not all(isinstance(n, int) for n in (image.size, image.read_only, *slots, *entries)):
@@ -118,19 +123,19 @@ def _check(image: Image) -> None:
 def load_image(
     image: Image, symbols: Sequence[str], resolve: Callable[[str], int | None]
 ) -> tuple[_Memory, dict[str, int]]:
-    """Put an image into memory.
+    """Load an image into this process.
 
     Args:
-        image: from ``image_from``.
+        image: an image that ``image_from`` has checked.
         symbols: the requested functions.
-        resolve: the address of a function that it calls, or None.
+        resolve: returns the address of an imported function, or None.
 
     Returns:
-        The owner of the memory, which frees it when it dies, and the functions' addresses.
+        The owner of the memory, which must outlive all calls, and the functions' addresses.
 
     Raises:
-        RuntimeError: a symbol is missing.
-        OSError: the system gives no memory, or none that may hold code.
+        RuntimeError: if a symbol is missing.
+        OSError: if the system refuses memory, or does not let it be executable.
     """
     missing = [symbol for symbol in symbols if symbol not in image.entries]
     addresses = {name: resolve(name) for name in image.imports}
@@ -155,9 +160,9 @@ def _add(memory: _Memory, offset: int, address: int) -> None:
 
 
 class _Memory:
-    """Pages of zeros, which this object frees when it dies.
+    """Anonymous pages, initially zero, which the destructor of this object unmaps.
 
-    At the end of the process they remain: a thread of the user's may still run their code.
+    At the end of the process they stay mapped, because a user's thread may still run their code.
     """
 
     def __init__(self, size: int) -> None:
@@ -172,7 +177,7 @@ class _Memory:
         """Set the protection of the first ``size`` bytes."""
         if _system().mprotect(self.address, size, rights) != 0:
             number = ctypes.get_errno()
-            # No RuntimeError: building the kernel once more would not help.
+            # Not a RuntimeError, after which the caller would build the kernel again.
             raise OSError(
                 number,
                 "[cpu] the system must let this process make memory executable; mprotect failed: "
@@ -187,7 +192,7 @@ class _Memory:
 
 @record
 class _System:
-    """Functions of the C library."""
+    """Functions of the C library, with their prototypes set."""
 
     mmap: Callable[[None, int, int, int, int, int], int]
     mprotect: Callable[[int, int, int], int]

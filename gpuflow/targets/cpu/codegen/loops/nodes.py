@@ -1,7 +1,7 @@
-"""Loop programs: CPU kernels as records, between KernelIR and LLVM's instructions.
+"""Loop programs: the imperative IR of CPU kernels, between KernelIR and LLVM IR.
 
-A program is one function of scalar statements and loops, with pointers and 64-bit indices.
-Arithmetic on expressions makes expressions; ``==`` compares records, ``equals`` makes a comparison.
+A program is one function of scalar statements and loops, with pointers and 64-bit indices. Python
+operators on expressions build expressions. ``==`` compares records; ``equals`` builds a comparison.
 
     Expression = Name | Literal | Truth | Number | Operation | Prefix | Convert | Call
     Statement = Assign | Run | Loop | Forever | Branch | Break | Return
@@ -17,15 +17,15 @@ from gpuflow.base.records import record
 
 ARITHMETIC = ("+", "-", "*", "/", "&", "|", "^", "<<", ">>")
 COMPARISONS = ("==", "!=", "<", "<=", ">", ">=")
-PARAMETERS = ("words", "lo", "hi")  # of a program: see Program
+PARAMETERS = ("words", "lo", "hi")  # parameters of the function, see Program
 
 
 class Unsupported(Exception):
-    """A program uses something that the compiler does not support: an error of its author."""
+    """A program is invalid: its author made an error."""
 
 
 class Expression:
-    """A value. Ints in arithmetic with expressions are int64 literals."""
+    """A value. In arithmetic with expressions, a Python int becomes an int64 literal."""
 
     def __add__(self, other: Expression | int) -> Expression:
         return Operation("+", self, expression(other))
@@ -82,7 +82,7 @@ class Truth(Expression):
 
 @record(eq=False)
 class Number(Expression):
-    """A constant of a compute dtype other than bool; equal numbers have equal bits."""
+    """A constant of a compute dtype other than bool. Two are equal if their bits are equal."""
 
     value: int | float
     dtype: str
@@ -117,7 +117,7 @@ class Prefix(Expression):
 
 @record
 class Convert(Expression):
-    """A conversion to another compute dtype, which may not be less exact."""
+    """A conversion to another compute dtype, which must be at least as exact."""
 
     dtype: str
     operand: Expression
@@ -125,7 +125,7 @@ class Convert(Expression):
 
 @record
 class Call(Expression):
-    """The result of a function of ``codegen.functions``, or of one of the program's accessors."""
+    """A call of a builtin (``codegen.functions``), or of an accessor of the program."""
 
     function: str
     arguments: tuple[Expression, ...]
@@ -133,7 +133,7 @@ class Call(Expression):
 
 @record
 class Assign:
-    """The assignment of a value, or of the several results of a call, to variables."""
+    """The assignment of a value to a variable, or of all results of a call to several."""
 
     targets: tuple[str, ...]
     value: Expression
@@ -148,10 +148,14 @@ class Run:
 
 @record
 class Loop:
-    """Statements for each int64 from ``first`` up to, but not including, ``end``.
+    """A counted loop over the half-open range from ``first`` to ``end``.
 
     Attributes:
-        is_short: it takes one vector at a time.
+        counter: name of the induction variable, an int64.
+        first: its first value.
+        end: its exclusive end.
+        is_short: the trip count is small, so that an iteration should be one vector at most.
+        body: the statements.
     """
 
     counter: str
@@ -163,14 +167,14 @@ class Loop:
 
 @record
 class Forever:
-    """Statements that run until a ``Break``."""
+    """A loop without a condition, which a ``Break`` exits."""
 
     body: Sequence[Statement]
 
 
 @record
 class Branch:
-    """Statements for both values of a bool."""
+    """An if statement with both sides."""
 
     test: Expression
     then: Sequence[Statement]
@@ -179,7 +183,7 @@ class Branch:
 
 @record
 class Break:
-    """Leave the innermost loop."""
+    """Exit the innermost loop."""
 
 
 @record
@@ -193,13 +197,14 @@ ZERO = Literal(0)
 
 @record
 class Accessor:
-    """A function of the program that accesses the elements of an operand.
+    """A function that loads or stores the elements of one operand.
 
     Attributes:
-        name: in the program.
+        name: name by which the program calls it.
         kind: "reader", "guarded_reader" or "writer" (``codegen.functions``).
-        storage: the operand's dtype.
-        scope, scopes: operands of different scopes do not overlap; the number of scopes.
+        storage: storage dtype of the operand.
+        scope: the operand's alias scope; operands in different scopes must not overlap.
+        scopes: number of alias scopes.
     """
 
     name: str
@@ -211,10 +216,13 @@ class Accessor:
 
 @record
 class Program:
-    """A kernel ``void entry(words, lo, hi)``: the argument block, and a range of its first axis.
+    """A kernel ``void entry(words, lo, hi)``: argument block, and range of the split axis.
 
     Attributes:
-        comment: for readers of its text.
+        entry: name of the function.
+        accessors: functions for accesses of the operands.
+        body: statements of the function.
+        comment: comment lines of the text.
     """
 
     entry: str
@@ -224,12 +232,12 @@ class Program:
 
 
 def expression(value: Expression | int) -> Expression:
-    """An expression, or an int as one."""
+    """Convert an int to a literal; an expression is returned unchanged."""
     return Literal(value) if isinstance(value, int) else value
 
 
 def call(function: str, *arguments: Expression | int) -> Call:
-    """The call of a function."""
+    """Build a call; ints among the arguments become literals."""
     return Call(function, tuple(map(expression, arguments)))
 
 
@@ -253,7 +261,7 @@ def expressions_in(value: Expression) -> Iterator[Expression]:
 
 
 def values_of(statement: Statement) -> Sequence[Expression]:
-    """The expressions of a statement, without those of its blocks."""
+    """The direct expressions of a statement, without those of nested statements."""
     match statement:
         case Assign(_, value) | Run(value) | Branch(value):
             return (value,)
@@ -263,7 +271,7 @@ def values_of(statement: Statement) -> Sequence[Expression]:
 
 
 def blocks_of(statement: Statement) -> Sequence[Sequence[Statement]]:
-    """The lists of statements in a statement."""
+    """The nested lists of statements of a statement."""
     match statement:
         case Loop(body=body) | Forever(body=body):
             return (body,)

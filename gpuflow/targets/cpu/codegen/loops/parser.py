@@ -1,4 +1,4 @@
-"""Loop programs that are written as text: products of matrices, and programs in tests."""
+"""Parser of loop programs that are written as text: matrix products, and programs in tests."""
 
 from __future__ import annotations
 
@@ -55,19 +55,19 @@ _ACCESSORS = ("reader", "guarded_reader", "writer")
 
 
 def parsed_source(text: str, entry: str) -> LoopSource:
-    """The program of a text, with this text; arguments and errors as for ``program_of``."""
+    """Parse a text, and return the program with it; arguments and errors as ``program_of``."""
     return LoopSource(program_of(text, entry), text)
 
 
 def program_of(text: str, entry: str) -> Program:
-    """The program of a text.
+    """Parse the text of a loop program.
 
     Args:
-        text: as of ``text.program_text``.
-        entry: the name of its function.
+        text: a text in the form that ``text.program_text`` prints.
+        entry: name of its function.
 
     Raises:
-        Unsupported: the text has another form.
+        Unsupported: if the text has a construct that loop programs do not have.
     """
     accessors: list[Accessor] = []
     body: Sequence[Statement] = ()
@@ -160,7 +160,7 @@ def _expression(node: ast.expr) -> Expression:
 
 
 def _number(node: ast.expr) -> float | int | None:
-    """The value of a literal, with a sign, nan and inf; None for other expressions."""
+    """The value of a number, also negative, nan or inf; None for other expressions."""
     match node:
         case ast.Constant(value=int() | float() as number) if not isinstance(number, bool):
             return number

@@ -1,4 +1,4 @@
-"""The text of a loop program: readable Python, which ``parser`` reads again."""
+"""Printer of loop programs: readable Python text, which ``parser`` can read."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ from gpuflow.targets.cpu.codegen.loops.nodes import (
     Truth,
 )
 
-# How tightly Python's operators bind; operators of one level associate to the left.
+# Precedence of Python's operators; operators of one level are left-associative.
 _LEVELS = {
     "==": 1,
     "!=": 1,
@@ -52,7 +52,7 @@ _TIGHTEST = 9
 
 
 def program_text(program: Program) -> str:
-    """The module: comments, accessors and the function."""
+    """Print a program as a module: comments, accessors and the function."""
     source = [f"# {remark}".rstrip() for remark in program.comment]
     source += ["import numpy as np", "", *map(_accessor, program.accessors), "", ""]
     source.append(f"def {program.entry}({', '.join(PARAMETERS)}):")
@@ -105,7 +105,7 @@ def expression_text(value: Expression) -> str:
 
 
 def _text(value: Expression) -> tuple[str, int]:
-    """The text, and how tightly its outermost operator binds."""
+    """The text of an expression, and the precedence of its outermost operator."""
     match value:
         case Name(name):
             return name, _TIGHTEST
@@ -115,7 +115,7 @@ def _text(value: Expression) -> tuple[str, int]:
             return f"np.{dtype}({_number(number)})", _TIGHTEST
         case Operation(operator, left, right):
             level = _LEVELS[operator]
-            # Comparisons in a row would be one condition in Python.
+            # Python would chain nested comparisons, so they need parentheses.
             least = level + 1 if level == 1 else level
             return f"{_within(left, least)} {operator} {_within(right, level + 1)}", level
         case Prefix(operator, operand):

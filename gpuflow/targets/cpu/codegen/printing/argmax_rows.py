@@ -1,8 +1,9 @@
-"""Prints argmax reductions (index of the first maximum) for rows on the CPU.
+"""Code for argmax reductions along rows: the index of the first maximum.
 
-Pairs of key and index do not vectorize. Blocks of a row take two loops that do: one finds the
-block's largest key and stores the keys on the stack; if it exceeds all previous ones, another finds
-its first index among them. So memory is read once, and the keys are computed once.
+A reduction of pairs of key and index is not vectorized. Instead, each block of a row has two loops
+that are. The first finds the block's largest key, and stores all keys on the stack. If that key
+exceeds all previous ones, the second finds its first index. So memory is read once, and keys are
+computed once.
 """
 
 from __future__ import annotations
@@ -19,11 +20,11 @@ if TYPE_CHECKING:
     from gpuflow.targets.cpu.codegen.printing.loop_printer import CpuPrinter
     from gpuflow.targets.cpu.codegen.printing.program_builder import Span
 
-BLOCK_BITS = 12
+BLOCK_BITS = 12  # log2 of the points of a block
 
 
 def can_search(kernel: Kernel, s: Reduce) -> bool:
-    """Whether a Reduce finds indices that follow from the index along its one axis."""
+    """Whether a Reduce is an argmax along one axis, whose result is affine in the index."""
     if len(s.axes) != 1 or not finds_first_largest(s):
         return False
     position = [axis.name for axis in kernel.axes].index(s.axes[0])
@@ -39,7 +40,7 @@ def can_search(kernel: Kernel, s: Reduce) -> bool:
 
 
 def _steps_to(block: Block, value: Value) -> Sequence[Statement]:
-    """The load and casts that make a value, if nothing else does."""
+    """The load and casts that compute a value; () if it is computed in another way."""
     definitions = {v: s for s in block.body for v in results_of(s)}
     steps: list[Statement] = []
     while value in definitions:
@@ -54,11 +55,11 @@ def _steps_to(block: Block, value: Value) -> Sequence[Statement]:
 
 
 def search(printer: CpuPrinter, s: Reduce) -> None:
-    """Print the reduction.
+    """Emit the reduction.
 
     Args:
         printer: the ``CpuPrinter`` of the kernel.
-        s: ``can_search`` accepts it.
+        s: a Reduce for which ``can_search`` holds.
     """
     axis = printer.axes[s.axes[0]]
     keys = f"{printer.target(s.outs[0])}_keys"
@@ -79,13 +80,14 @@ def _search_block(printer: CpuPrinter, s: Reduce, keys: str, span: Span) -> None
         key = printer.value(s.body.results[0])
         printer.run(f"store_{dtype}", Name(keys), Name(axis.name) - first, key)
         printer.set(top.name, call(f"max_{dtype}", top, key))
-    # The first block counts even if all its keys are neutral ones.
+    # The first block is searched even if all its keys equal the neutral value.
     is_first = Name(f"{axis.name}_block").equals(0)
     with printer.when(Operation("|", is_first, top > best)):
         printer.set(best.name, top)
         none = Number(1 << BLOCK_BITS, "int32")
         printer.set(offset.name, none)
-        # A loop over the same elements: both may write and read the keys of whole vectors.
+        # The same bounds as above make ``keys`` elementwise: full vectors may be accessed
+        # (``straight_loops.Arrays``).
         with printer.loop_over(here.name, span, axis.is_short):
             number = here - first
             is_it = call(f"load_{dtype}", Name(keys), number).equals(top)

@@ -1,20 +1,21 @@
-"""Split a CPU loop at the indices at which conditions of its accesses change.
+"""Index set splitting: loops are split at the indices at which conditions of accesses change.
 
-A roll reads one array below an index and another offset of it from there on. With LLVM alone, each
-such read becomes a masked load over the whole loop, with inactive elements that may be outside of
-the array. If that memory is not mapped, a processor takes 150 ns for each of these loads: it has to
-find out that no active element has faulted. So a loop is split at its boundaries:
+A roll reads an array at one offset below some index, and at another offset from there on. LLVM
+would emit a masked load over the whole loop for each read. Its inactive elements may be out of
+bounds. If that memory is not mapped, a processor takes 150 ns for each such load, to find out that
+no active element has faulted. So a loop is split at its boundaries:
 
     for i in range(0, n):                       border = clamp(n - 1, 0, n)
         if i < n - 1: a = x[i + 1]       ->     for i in range(0, border): o[i] = x[i + 1]
         else: a = x[i - (n - 1)]                for i in range(border, n): o[i] = x[i - (n - 1)]
         o[i] = a
 
-Conditions that do not depend on the loop are evaluated before it. The remaining ones are conditions
-on data, and loops with too many boundaries to specialize: all accesses of such a loop are
-unconditional between the last boundary that enables one and the first that disables one. Outside of
-that range, and for conditions on data, a load takes its address from the condition
-(``guarded_reader`` in ``functions``): a disabled element reads an argument slot.
+Loop-invariant conditions are evaluated before the loop (loop unswitching). Two cases remain:
+
+- A loop has too many boundaries to split at each. It is split into three ranges: between the last
+  boundary that enables an access and the first that disables one, all accesses are unconditional.
+- Conditions on data, and conditions before and after that range: the load is guarded
+  (``guarded_reader`` in ``functions``), so that a disabled element reads an argument slot.
 """
 
 from __future__ import annotations
@@ -51,20 +52,20 @@ if TYPE_CHECKING:
     from gpuflow.targets.cpu.codegen.printing.loop_printer import CpuPrinter
     from gpuflow.targets.cpu.codegen.printing.program_builder import Span
 
-MOST_LOOPS = 64  # that one loop becomes
-MOST_STATEMENTS = 512  # of all of them
+MOST_LOOPS = 64  # loops that one loop may become
+MOST_STATEMENTS = 512  # statements of all these loops
 
 
 @record
 class Leaf:
-    """A loop over a range of points."""
+    """One loop over a range of points."""
 
     body: Block
 
 
 @record
 class Fork:
-    """Points below a boundary and the others; or a loop-invariant condition for both."""
+    """A range that is split at a boundary (Below), or unswitched by an invariant (Holds)."""
 
     on: Below | Holds
     when_true: Tree
@@ -73,7 +74,13 @@ class Fork:
 
 @record
 class Core:
-    """The points at which every literal holds, and those before and after them."""
+    """A range in three parts.
+
+    Attributes:
+        literals: the conditions.
+        interior: the loop over the points at which all of them hold.
+        around: the loop over the points before and after these.
+    """
 
     literals: tuple[Literal, ...]
     interior: Leaf
@@ -84,23 +91,25 @@ Tree = Leaf | Fork | Core
 
 
 class _TooManyError(Exception):
-    """A loop would be split into too many loops."""
+    """The loop would be split into too many loops."""
 
 
 def subranges(
     printer: CpuPrinter, axis: nodes.Axis, span: Span, body: Block
 ) -> Iterator[tuple[Block, Span]]:
-    """Print the code around the subranges of a loop; yield the body and range of each.
+    """Emit the code around the subranges of a loop; yields the body and range of each.
+
+    The caller must emit the loop over each subrange before it requests the next one.
 
     Args:
-        printer: the ``CpuPrinter`` of the kernel, before the loop.
-        axis: the loop's.
-        span: its bounds.
-        body: its statements.
+        printer: the ``CpuPrinter`` of the kernel, positioned before the loop.
+        axis: axis of the loop.
+        span: range of the loop.
+        body: body of the loop.
     """
     exact = {a.name: a.exact for a in printer.kernel.axes}
     loops = (s.axis for s in statements(body) if isinstance(s, nodes.For) and s.axis is not None)
-    is_innermost = all(exact[name] is not None for name in loops)  # short loops are written out
+    is_innermost = all(exact[name] is not None for name in loops)  # exact loops are unrolled
     if not is_innermost or next(_conditions(body), None) is None:
         yield body, span
         return
@@ -118,9 +127,9 @@ def subranges(
 
 
 def short_counters(kernel: nodes.Kernel) -> list[str]:
-    """Index operands along a short innermost axis alone, if conditions may need them.
+    """Index operands that vary along a short innermost axis only, if there are conditions.
 
-    They nearly always count from 0. Then boundaries are constants, and such a row is unrolled.
+    Their base is nearly always 0. Then boundaries are constants, and such a row is unrolled.
     """
     if kernel.kind != "map" or not kernel.axes or kernel.axes[-1].exact is None:
         return []
@@ -149,7 +158,7 @@ def _tested(tree: Tree) -> Iterator[Below | Holds]:
 
 
 def _conditions(block: Block) -> Iterator[Value]:
-    """Yield the conditions of accesses and branches, those of outer branches first."""
+    """Yield the conditions of accesses and branches; those of outer branches come first."""
     for statement in block.body:
         if isinstance(statement, nodes.If):
             yield statement.predicate
@@ -170,14 +179,17 @@ def _tree(facts: Facts, body: Block) -> Tree:
 
 
 class _Grower:
-    """Makes a tree that decides every condition, of at most ``most`` statements."""
+    """Builds a tree whose leaves have no conditions that can be decided by splitting.
+
+    Its leaves have at most ``most`` statements; else ``grown`` raises _TooManyError.
+    """
 
     def __init__(self, facts: Facts, most: int) -> None:
         self.facts, self.most = facts, most
         self.loops = self.statements = 0
 
     def grown(self, block: Block, assumed: Assumed) -> Tree:
-        """The tree of a block, for points at which the assumed conditions hold."""
+        """The tree of a block, for the points at which the assumed conditions hold."""
         facts = self.facts
         block = folded(facts, block, assumed)
         undecided = (
@@ -209,7 +221,7 @@ def _core(facts: Facts, body: Block) -> Tree:
 
 
 def folded(facts: Facts, block: Block, assumed: Assumed) -> Block:
-    """The required statements of the block after folding the assumed conditions."""
+    """Fold the assumed conditions in a block, and drop dead statements."""
     truths: dict[int, bool | None] = {}
     return pruned(_folded(block, lambda condition: facts.truth(condition, assumed, truths)))
 
@@ -247,9 +259,9 @@ def _folded(block: Block, truth: Callable[[Value], bool | None]) -> Block:
 
 
 def _without_branches(facts: Facts, block: Block) -> Block:
-    """The block with branches that only load and compute made selections of guarded loads.
+    """If-conversion: branches become selects and guarded accesses.
 
-    LLVM would make masked loads of them.
+    LLVM would convert branches to masked loads.
     """
     if not any(isinstance(s, nodes.If) for s in statements(block)):
         return block
@@ -257,9 +269,10 @@ def _without_branches(facts: Facts, block: Block) -> Block:
 
 
 class _Flattener:
-    """Makes selections of branches; new values get ``numbers``.
+    """Converts branches to selects and guarded accesses; new values get ``numbers``.
 
-    Loops over axes outside of branches remain: they are split at their own boundaries.
+    Loops over axes that are not in a branch remain unchanged: they are split at their own
+    boundaries.
     """
 
     def __init__(self, numbers: Iterator[int]) -> None:
@@ -311,13 +324,13 @@ class _Flattener:
 
 
 class _Subranges:
-    """Prints boundaries and conditions."""
+    """Emits boundaries and conditions, and yields the subranges of a tree."""
 
     def __init__(self, printer: CpuPrinter, axis: nodes.Axis) -> None:
         self.printer, self.axis = printer, axis
 
     def of(self, tree: Tree, span: Span) -> Iterator[tuple[Block, Span]]:
-        """The subranges of a range."""
+        """Yield the body and range of each leaf, for a range."""
         if span[0] == span[1]:
             return
         match tree:
@@ -339,7 +352,7 @@ class _Subranges:
         return self.printer.value(Value(number, "bool"))
 
     def _core(self, tree: Core, span: Span) -> Iterator[tuple[Block, Span]]:
-        """The range between the boundaries; then, in one loop, the ranges before and after it."""
+        """Yield the interior; then, inside a loop of two iterations, the ranges around it."""
         first, last = span
         for on, holds in tree.literals:
             if isinstance(on, Holds):
@@ -371,7 +384,7 @@ class _Subranges:
             yield from self.of(tree.around, (begin, end))
 
     def _named(self, value: Expression) -> Expression:
-        """A variable that holds a value; numbers and variables themselves."""
+        """Assign a value to a new variable; variables and nonnegative numbers are returned."""
         if isinstance(value, Name) or (isinstance(value, Number) and value.value >= 0):
             return value
         name = self.printer.boundary_name(self.axis)
@@ -380,7 +393,7 @@ class _Subranges:
 
 
 def _boundary(difference: Sum) -> Expression:
-    """The first index at which a sum is not negative, before it is clamped."""
+    """The first index at which a sum is not negative; the caller must clamp it to the range."""
     constant = -difference.constant
     if difference.multiple > 1 and not difference.stride:  # rounded up
         constant += difference.multiple - 1
@@ -392,7 +405,7 @@ def _boundary(difference: Sum) -> Expression:
         by = difference.stride
         if difference.multiple > 1:
             by = Number(difference.multiple) * by
-        # Rounded towards zero, which clamping makes good below it.
+        # Rounds a negative quotient towards zero, which clamping corrects.
         return call("div_int64", total + by - 1, by)
     if difference.multiple > 1:
         if not difference.terms:

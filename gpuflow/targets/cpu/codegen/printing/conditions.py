@@ -1,6 +1,6 @@
-"""Dependence of a CPU loop's conditions: on its index (and how), or on invariants only.
+"""Analysis of a loop's conditions: affine comparisons of its index, and loop invariants.
 
-``boundaries`` splits loops by it.
+``boundaries`` splits loops by the results.
 """
 
 from __future__ import annotations
@@ -24,12 +24,12 @@ _COMPARISONS = ("lt", "le", "gt", "ge")
 
 @record
 class Sum:
-    """An integer as a sum: ``multiple * stride * index + terms + constant``.
+    """An affine integer: ``multiple * stride * index + terms + constant``.
 
     Attributes:
-        multiple: factor of the loop's index.
-        stride: a further factor, or None.
-        terms: loop-invariant values, with the factor of each.
+        multiple: constant factor of the loop's index.
+        stride: dynamic factor of the index, a stride; None: 1.
+        terms: loop-invariant values, each with a constant factor.
         constant: the constant term.
     """
 
@@ -39,7 +39,7 @@ class Sum:
     constant: int
 
     def plus(self, other: Sum, sign: int = 1) -> Sum | None:
-        """``self + sign * other``, or None if it is not such a sum."""
+        """Return ``self + sign * other``; None if the strides differ."""
         if self.multiple and other.multiple and self.stride != other.stride:
             return None
         terms = dict(self.terms)
@@ -61,24 +61,34 @@ class Sum:
 
 @record
 class Below:
-    """The condition that ``sum`` is negative; its index factor is positive: a boundary."""
+    """The condition ``sum < 0``, which holds below a boundary; ``sum.multiple`` is positive."""
 
     sum: Sum
 
 
 @record
 class Holds:
-    """A loop-invariant condition."""
+    """A loop-invariant condition; ``number`` is that of its value."""
 
     number: int
 
 
-Literal = tuple[Below | Holds, bool]  # and whether it, or its opposite, is meant
+Literal = tuple[Below | Holds, bool]  # a condition, and whether it must be true or false
 Assumed = dict[Below | Holds, bool]
 
 
 class Facts:
-    """The values of a loop's body: sums with its index, and loop invariants."""
+    """Facts about the values of a loop's body.
+
+    Attributes:
+        position: index of the loop's axis among the kernel's axes.
+        inner: indices of the axes of inner loops.
+        axis: name of the loop's axis.
+        is_short: whether the loop is exact, so that it is unrolled.
+        definitions: statements by the numbers of their values.
+        sums: affine forms by value number; None if a value is not affine.
+        invariant: numbers of the loop-invariant values, which may be hoisted.
+    """
 
     def __init__(self, printer: CpuPrinter, axis: nodes.Axis, body: Block) -> None:
         self.printer = printer
@@ -87,7 +97,7 @@ class Facts:
         self.position = names.index(axis.name)
         self.inner = [names.index(name) for name in inner]
         self.axis = axis.name
-        # A branch around a loop that is written out would be one in the loop around it.
+        # Then invariants do not unswitch it: the branch would be in the enclosing loop.
         self.is_short = axis.exact is not None
         self.definitions: dict[int, Statement] = {}
         self.sums: dict[int, Sum | None] = {}
@@ -124,7 +134,7 @@ class Facts:
         self.sums[out.number] = total
 
     def _is_invariant(self, statement: Statement) -> bool:
-        """Whether a statement may be hoisted before the loop: its value is loop-invariant."""
+        """Whether the value of a statement is loop-invariant."""
         if not isinstance(
             statement, nodes.Const | nodes.Load | nodes.Apply | nodes.Select | nodes.Cast
         ):
@@ -143,7 +153,7 @@ class Facts:
         return all(value.number in self.invariant for value in uses_of(statement))
 
     def never_fails(self, statement: Statement) -> bool:
-        """Whether a statement may run although the branch around it is not taken."""
+        """Whether a statement may be speculated: it is safe even if its branch is not taken."""
         match statement:
             case nodes.Load(_, name):
                 operand = self.printer.operands.get(name)
@@ -183,13 +193,13 @@ class Facts:
         stride = operand.strides[self.position]
         if stride is Stride.ZERO:
             return Sum(0, None, terms, 0)
-        # Indices count upwards along every axis, whatever an array does.
+        # Strides of INDEX operands are positive, unlike those of arrays.
         if stride is Stride.ANY:
             return Sum(1, Name(self.printer.names.stride(operand.name, self.axis)), terms, 0)
         return Sum(int(stride.value), None, terms, 0)
 
     def literals(self, condition: Value) -> Iterator[Literal]:
-        """Yield the terms of a conjunction by which a loop can be split."""
+        """Yield the terms of a conjunction that are literals."""
         statement = self.definitions.get(condition.number)
         if isinstance(statement, nodes.Apply) and statement.fn == "and":
             for value in statement.args:
@@ -200,7 +210,7 @@ class Facts:
             yield literal
 
     def literal(self, condition: Value) -> Literal | None:
-        """A condition as a literal by which a loop can be split; None if it is none."""
+        """Return a condition as a literal; None if a loop cannot be split by it."""
         number = condition.number
         if number not in self._literals:
             self._literals[number] = self._literal(condition)
@@ -235,7 +245,10 @@ class Facts:
         return Below(difference), is_below
 
     def truth(self, value: Value, assumed: Assumed, truths: dict[int, bool | None]) -> bool | None:
-        """Whether the ``assumed`` conditions imply a condition; ``truths`` caches the answers."""
+        """Whether the assumed conditions imply a condition or its negation; None: undecided.
+
+        ``truths`` caches the results.
+        """
         if value.number not in truths:
             truths[value.number] = self._truth(value, assumed, truths)
         return truths[value.number]
@@ -261,7 +274,7 @@ class Facts:
         return None if holds is None else holds is literal[1]
 
     def print_invariants(self, conditions: Iterable[Below | Holds], sums: Iterable[Sum]) -> None:
-        """Print the statements before the loop that its boundaries, conditions and sums need."""
+        """Emit the invariant statements on which conditions and sums depend, before the loop."""
         required: set[int] = set()
         ids = {self.printer.value(v): n for n in self.invariant for v in self._results(n)}
         needed = list(sums)
@@ -286,7 +299,7 @@ class Facts:
 
 
 def implied(on: Below | Holds, assumed: Assumed) -> bool | None:
-    """Whether the assumed conditions imply a condition; None: undecided."""
+    """Whether the assumed conditions imply a condition or its negation; None: undecided."""
     if on in assumed:
         return assumed[on]
     if isinstance(on, Holds):

@@ -1,16 +1,16 @@
-"""Prints transposed copies between memory and local arrays.
+"""Code for Copy statements: transposed copies between memory and local arrays, in blocks.
 
-    is_run = (step is 1 or -1) and both sides have the 16 elements of a block
+    is_run = (step is 1 or -1) and both axes have at least the 16 elements of a block
     if is_run:
         for i0_group in range((n + 15) >> 4):         16 lanes: as many streams in memory
             for rows_group in range((count + 15) >> 4):
                 transpose_float32(...)                  16 x 16 elements, in registers
     else:
-        ...                                             element by element
+        ...                                             one element at a time
 
-The last block of a row or column begins earlier so that it ends with it: it copies some elements
-again. Whether rows of an array with rows are contiguous in memory is checked at run time, because
-their offsets may follow any formula.
+The last block along an axis starts earlier if the remainder is shorter, and copies some elements
+again. If a local array has rows, the generated code checks at run time whether they are contiguous
+in memory, because their offsets may follow any formula.
 """
 
 from __future__ import annotations
@@ -27,25 +27,30 @@ if TYPE_CHECKING:
 
 
 def copy(printer: CpuPrinter, s: Copy, one_by_one: Callable[[], None]) -> None:
-    """Print a Copy.
+    """Emit a Copy.
 
     Args:
         printer: the ``CpuPrinter`` of the kernel.
         s: the statement.
-        one_by_one: prints it for any strides.
+        one_by_one: emits the copy as a loop nest, for any strides.
     """
     if s.component is not None:
         one_by_one()
         return
     into_local = s.target in printer.locals
     local = printer.locals[s.target if into_local else s.source]
-    _Copied(printer, s, local, printer.operands[s.source if into_local else s.target]).write(
+    _CopyWriter(printer, s, local, printer.operands[s.source if into_local else s.target]).write(
         one_by_one
     )
 
 
-class _Copied:
-    """One copy; ``axis`` is the one along which the array's elements are neighbours."""
+class _CopyWriter:
+    """Writer of one copy.
+
+    Attributes:
+        axis, pitch: innermost axis of the local array, and its row stride.
+        side: rows and columns of a transposed block.
+    """
 
     def __init__(self, printer: CpuPrinter, s: Copy, local: Local, operand: Operand) -> None:
         self.printer, self.s, self.local, self.operand = printer, s, local, operand
@@ -54,7 +59,7 @@ class _Copied:
         self.side = block_side(local.dtype)
 
     def _own(self, name: str) -> Name:
-        """A variable of this copy."""
+        """A variable that only this copy uses."""
         return Name(f"{self.name}_{name}")
 
     def write(self, one_by_one: Callable[[], None]) -> None:
@@ -81,7 +86,7 @@ class _Copied:
         return call("min_int64", self._own(group) << bits, count - self.side)
 
     def _rows(self) -> Expression:
-        """Assign the offset of the first row and the row stride; return the row count."""
+        """Emit the offset of the first row and the row stride; returns the number of rows."""
         printer, first, step = self.printer, self._own("first"), self._own("step")
         if self.s.count is not None:
             printer.set(first.name, self._offset(Literal(0)))
@@ -94,14 +99,14 @@ class _Copied:
         return self._own("rows")
 
     def _offset(self, row: Expression) -> Expression:
-        """The offset of a row's first element, without that of the axis."""
+        """The offset of a row in memory, without that of the innermost axis."""
         offsets, base = self.s.row_offsets, self.printer.offsets[self.operand.name]
         self.printer.bind(offsets.params, [row])
         self.printer.block(offsets)
         return base + self.printer.value(offsets.results[0])
 
     def _check_contiguity(self, count: Expression) -> None:
-        """Check that all rows have the stride of the first two."""
+        """Emit the check that the stride between all rows is that of the first two."""
         if self.s.count is None:
             return
         row, is_run = self._own("place"), self._own("is_run")
@@ -117,7 +122,7 @@ class _Copied:
         return Literal(int(stride.value))
 
     def _block(self, start: Expression) -> None:
-        """Print one block; rows in memory begin with their lowest address."""
+        """Emit the transpose of one block, which starts at the row with the lowest address."""
         printer, own, stride = self.printer, self._own, self._stride(self.axis)
         row, low, step, point = own("row"), own("low"), own("step"), own("point")
         printer.set(low.name, call("select_int64", step.equals(1), row, row + (self.side - 1)))

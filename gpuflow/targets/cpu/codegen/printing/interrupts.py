@@ -1,8 +1,8 @@
-"""Polling for interrupts in program loops inside of kernels.
+"""Polling for interrupts (Ctrl-C) in kernels with loops of any length.
 
-    operations_left = 1048576                   at the beginning
-    for c0_part in range((n + 4095) >> 12):     a loop without loops in it, in chunks, so that
-        c0_start = c0_part << 12                it is compiled as if it did not poll
+    operations_left = 1048576                   at the start of the kernel
+    for c0_part in range((n + 4095) >> 12):     an innermost loop is cut into chunks, so that
+        c0_start = c0_part << 12                it is optimized as if it did not poll
         c0_end = min_int64(c0_start + 4096, n)
         for c0 in range(c0_start, c0_end):
             ...
@@ -12,7 +12,8 @@
             if is_interrupted():
                 return
 
-A kernel that returns early leaves its results unfinished: the call raises instead of returning.
+A kernel that returns early leaves its results incomplete, so the call must raise: the native
+program then fails (``runtime/native/execute.ll``).
 """
 
 from __future__ import annotations
@@ -26,26 +27,26 @@ from gpuflow.targets.cpu.codegen.loops.nodes import ZERO, Expression, Literal, N
 if TYPE_CHECKING:
     from gpuflow.targets.cpu.codegen.printing.loop_printer import CpuPrinter
 
-# Between two polls: below a millisecond, and reading the clock takes some 30 ns.
+# Operations between two polls: less than a millisecond, while reading the clock takes about 30 ns.
 _OPERATIONS = 1 << 20
-_CHUNK_BITS = 12
-_POINTS = 64  # of a loop in a body, an estimate
+_CHUNK_BITS = 12  # log2 of the iterations of a chunk
+_POINTS = 64  # estimated trip count of inner loops
 _REMAINING = "operations_left"
 
 
 def begin(printer: CpuPrinter) -> None:
-    """Print the start of a kernel with long loops."""
+    """Emit the initialization of the counter, in kernels with long loops."""
     if has_long_loops(printer.kernel):
         printer.set(_REMAINING, _OPERATIONS)
 
 
 def after_iteration(printer: CpuPrinter, s: While | For) -> None:
-    """Print the code after each iteration of a loop."""
+    """Emit the poll after each iteration of a loop."""
     _spend(printer, Literal(sum(map(_work, owned_blocks(s)))))
 
 
 def count_loop(printer: CpuPrinter, s: For, counter: str, count: Expression) -> None:
-    """Print the iterations of a loop with any trip count."""
+    """Emit a long loop with polls: after each iteration, or after chunks if it is innermost."""
     if has_loops(s.body):
         with printer.loop_over(counter, (ZERO, count)):
             printer.iteration(s)
@@ -62,11 +63,12 @@ def count_loop(printer: CpuPrinter, s: For, counter: str, count: Expression) -> 
 
 
 def has_loops(block: Block) -> bool:
-    """Whether a block holds a loop."""
+    """Whether a block contains a loop."""
     return any(isinstance(s, For | While | Reduce | Strip | Copy) for s in statements(block))
 
 
 def _spend(printer: CpuPrinter, operations: Expression) -> None:
+    """Emit the subtraction of operations from the counter, and the poll if none are left."""
     remaining = Name(_REMAINING)
     printer.set(_REMAINING, remaining - operations)
     with printer.when(remaining < 0):

@@ -1,12 +1,12 @@
-"""Makes loop programs of KernelIR for the CPU: nested loops over raw pointers.
+"""Code generation from KernelIR to loop programs for the CPU: loops over raw pointers.
 
-The function is ``kernel_<name>(words, lo, hi)``: ``words`` is the address of the argument block
-that ``kir.nodes.arguments`` describes, ``lo..hi`` the range of the first PARALLEL axis to run.
+The function is ``kernel_<name>(words, lo, hi)``. ``words`` is the address of the argument block
+that ``kir.nodes.arguments`` describes; ``lo..hi`` is the range of the first PARALLEL axis to run.
 
-Float sums over long axes are added in blocks by an addition that LLVM may reorder into vector
-lanes; the sums of the blocks are added in float64, in order. A block without lanes is short: its
-rounding errors add up over all of its points. Everything else is IEEE with
-contraction.
+Float sums over long axes are added in blocks, by an addition that LLVM may reassociate into vector
+lanes. The sums of blocks are added in float64, in order. If a loop is not vectorized, blocks are
+shorter, because rounding errors grow with the length of a scalar sum. All other arithmetic is IEEE
+with contraction.
 """
 
 from __future__ import annotations
@@ -62,29 +62,29 @@ from gpuflow.targets.cpu.codegen.printing import (
 from gpuflow.targets.cpu.codegen.printing.program_builder import ProgramBuilder, Span
 from gpuflow.targets.kernel_walk import FLOATS, combine_functions
 
-SUM_BLOCK_BITS = 12
-SERIAL_BLOCK_BITS = 7  # of a loop without lanes
+SUM_BLOCK_BITS = 12  # log2 of the points of a block of a float sum
+SERIAL_BLOCK_BITS = 7  # the same for loops that LLVM cannot vectorize
 
 _COMMENT = "A gpuflow kernel for the CPU; targets/cpu/codegen/functions.py defines the names."
 
-# The smallest exact extent of which a loop is vectorized as such; shorter ones are written out. A
-# reduction of a few elements costs more in a vector than one after the other.
+# Smallest exact extent of a loop that is vectorized; shorter loops are unrolled. A reduction of a
+# few elements costs more in a vector than in scalar code.
 _SHORTEST_VECTORS = {"map": 3, "row": 8}
 
-# Of these only quotients of floats have vector instructions.
+# Of these, only division of floats has vector instructions.
 _QUOTIENTS = ("div", "rem")
 
-# The integers as which floats are ordered.
+# The integer dtypes to which maxima and minima map floats, with the same order.
 ORDERED = {"float32": "int32", "float64": "int64"}
 
 
 def is_ordered(fn: str, out: Value) -> bool:
-    """Whether a value is reduced as an integer that orders floats."""
+    """Whether a reduction runs on integers with the order of floats (``order_<fn>``)."""
     return fn in ("max", "min") and out.dtype in ORDERED
 
 
 def ordered_step(fn: str, dtype: str, running: str, value: Expression) -> Expression:
-    """The combination of such an integer with a float."""
+    """Combine the running integer of such a reduction with a float."""
     return call(f"{fn}_{ORDERED[dtype]}", Name(running), call(f"order_{fn}_{dtype}", value))
 
 
@@ -100,14 +100,19 @@ def _conditional_loads(block: Block, under: bool = False) -> set[str]:
 
 
 class CpuPrinter(ProgramBuilder):
-    """Makes the loop program of one kernel."""
+    """Generates the loop program of one kernel.
+
+    Attributes:
+        unused_numbers: numbers for new values.
+        counts_from_zero: whether the code is for index operands with base 0, see ``entry``.
+    """
 
     def __init__(self, kernel: Kernel) -> None:
         assert not kernel.segmented, "gf_segments runs the kernel itself, once for each segment"
         super().__init__(kernel)
         memory = [o for o in kernel.operands if o.mode not in (Mode.INDEX, Mode.SCALAR)]
         written = [o.name for o in memory if o.mode is not Mode.IN]
-        # Read-only operands may overlap each other: they share scope 0.
+        # Alias scopes. Read-only operands may overlap each other, so they share scope 0.
         self._scopes = {o.name: 0 for o in memory}
         self._scopes.update({name: scope for scope, name in enumerate(written, 1)})
         self._scope_count = 1 + len(written)
@@ -117,13 +122,13 @@ class CpuPrinter(ProgramBuilder):
         # The bounds of the strips of each axis, innermost last.
         self._strips: dict[str, list[tuple[Name, Name]]] = {}
         self._sizes: dict[str, list[int]] = {}
-        self.counts_from_zero = True  # along short rows
+        self.counts_from_zero = True
 
     def program(self) -> Program:
-        """The kernel's loop program."""
+        """Generate the kernel's loop program."""
         comment = [_COMMENT, *kernel_text(self.kernel).rstrip().splitlines()]
         self.entry()
-        # A kernel may be called as an intrinsic is; no intrinsic's name starts like this.
+        # Without the prefix, a kernel could have the name of an intrinsic.
         name = f"kernel_{self.kernel.name}"
         return Program(name, tuple(self._accessors()), self.statements, tuple(comment))
 
@@ -143,7 +148,7 @@ class CpuPrinter(ProgramBuilder):
     # The function
 
     def unpack(self) -> None:
-        """Give every argument its local name."""
+        """Load every argument from its slot to its variable."""
         for slot, argument in enumerate(arguments(self.kernel)):
             kind = "int64"
             if argument.kind == "pointer":
@@ -160,7 +165,11 @@ class CpuPrinter(ProgramBuilder):
         return self.names.operand(argument.operand)
 
     def entry(self) -> None:
-        """Add the function's statements."""
+        """Emit the function's statements.
+
+        If conditions depend on the index along a short row, there are two versions: one for index
+        operands that count from 0, whose boundaries are constants, and one for all others.
+        """
         self.run("use_wide_registers")
         self.unpack()
         interrupts.begin(self)
@@ -183,7 +192,7 @@ class CpuPrinter(ProgramBuilder):
     # Loops
 
     def span(self, axis: Axis) -> Span:
-        """The first point of an axis that a loop runs here, and the end."""
+        """The range of a loop over an axis here: of the strip, of the launch, or all points."""
         if self._strips.get(axis.name):
             return self._strips[axis.name][-1]
         if axis.name != self.split_axis:
@@ -191,7 +200,7 @@ class CpuPrinter(ProgramBuilder):
         return Name("lo"), Name("hi")
 
     def _points(self, axis: Axis, padded: bool) -> Span:
-        """The same; a padded loop has all points of a strip, and so a static trip count."""
+        """The range of a loop; a padded one covers a full strip, so its trip count is static."""
         start, end = self.span(axis)
         return (start, start + self._sizes[axis.name][-1]) if padded else (start, end)
 
@@ -202,7 +211,7 @@ class CpuPrinter(ProgramBuilder):
             yield
 
     def _loop(self, axis: Axis, span: Span) -> AbstractContextManager[None]:
-        """A loop over a range of an axis."""
+        """Emit a loop over a range of an axis."""
         return self.loop_over(axis.name, span, self._is_short(axis))
 
     def statement(self, statement: Statement) -> None:
@@ -230,7 +239,7 @@ class CpuPrinter(ProgramBuilder):
 
     @property
     def _is_cut(self) -> bool:
-        """Whether the code is inside a Strip, which orders its loops itself."""
+        """Whether the code is inside a Strip, whose schedule determines the loops."""
         return any(self._strips.values())
 
     def strip(self, s: Strip) -> None:
@@ -250,10 +259,7 @@ class CpuPrinter(ProgramBuilder):
 
     @contextmanager
     def blocks_of(self, name: str, span: Span, bits: int) -> Iterator[None]:
-        """A loop over blocks of 2**bits points of a range; ``<name>_start`` is a block's first.
-
-        Ranges with a step, and Python's min, generate code that could raise.
-        """
+        """Emit a loop over blocks of 2**bits points; ``<name>_start`` is a block's first point."""
         first, end = span
         count = end if first == ZERO else end - first
         blocks = (count + ((1 << bits) - 1)) >> bits
@@ -272,7 +278,10 @@ class CpuPrinter(ProgramBuilder):
     def _over_subranges(
         self, axis: Axis, span: Span, body: Block, after: Callable[[], None]
     ) -> None:
-        """Add ``body`` and then ``after()`` in loops over the subranges of a range."""
+        """Emit ``body`` and then ``after()`` in loops over the subranges of a range.
+
+        ``boundaries`` splits the range at the indices at which conditions change.
+        """
         for block, subrange in boundaries.subranges(self, axis, span, body):
             with self._loop(axis, subrange), self.at_point(axis, block):
                 self.block(block)
@@ -286,7 +295,7 @@ class CpuPrinter(ProgramBuilder):
         self._over_subranges(axis, self.span(axis), body, after)
 
     def _over_points(self, s: Reduce, after: Callable[[], None]) -> None:
-        """Add the body of a Reduce and then ``after()`` in loops over its points."""
+        """Emit the body of a Reduce and then ``after()`` in loops over its points."""
         if not s.padded:
             self.over_axes(s.axes, s.body, after)
             return
@@ -299,7 +308,7 @@ class CpuPrinter(ProgramBuilder):
         return f"{axis.name}_border_{next(self._boundary_ids)}"
 
     def _is_short(self, axis: Axis) -> bool:
-        """Whether a loop over an axis takes one vector at a time."""
+        """Whether a loop over an axis should have one vector per iteration."""
         if axis is not self.kernel.axes[-1] or axis.exact is None or self._is_cut:
             return axis.is_short
         fewest = _SHORTEST_VECTORS.get(self.kernel.kind)
@@ -323,14 +332,15 @@ class CpuPrinter(ProgramBuilder):
         self.close_running(running)
 
     def pairs(self, s: Reduce, functions: Sequence[str]) -> list[tuple[str, Value]]:
-        """The function and the result of each value of a Reduce."""
+        """Pairs of combining function and result, for each value of a Reduce."""
         return list(zip(functions, s.outs, strict=True))
 
     def open_running(self, s: Reduce, functions: Sequence[str]) -> dict[str, tuple[str, str]]:
-        """Assign the initial values. Maxima and minima of floats run as ordered integers.
+        """Assign the initial values of a Reduce; maxima and minima of floats run as integers.
 
         Returns:
-            The variables of those: (name of the running integer, function and dtype).
+            By the variable of each such result: the variable of the running integer, and
+            ``<fn>_<dtype>``.
         """
         self.carry(s.outs, s.init)
         ordered = {}
@@ -343,12 +353,12 @@ class CpuPrinter(ProgramBuilder):
         return ordered
 
     def close_running(self, ordered: dict[str, tuple[str, str]]) -> None:
-        """Convert the integers back to floats."""
+        """Convert running integers back to floats."""
         for out, (name, kind) in ordered.items():
             self.set(out, call(f"unorder_{kind}", Name(name)))
 
     def _blocked_reduce(self, s: Reduce, functions: tuple[str, ...]) -> None:
-        """Sums in blocks along the last axis; other values are combined as they are."""
+        """Emit a Reduce whose float sums are added in blocks along the last axis."""
         sums = {self.target(out): out.dtype for out in self.float_sums(s, functions)}
         totals = {running: Name(f"{running}_total") for running in sums}
         for running, total in totals.items():
@@ -367,7 +377,7 @@ class CpuPrinter(ProgramBuilder):
             self.set(running, Convert(dtype, totals[running]))
 
     def float_sums(self, s: Reduce, functions: Sequence[str]) -> list[Value]:
-        """The results of a Reduce that are sums of floats."""
+        """The results of a Reduce that are float sums."""
         pairs = zip(s.outs, functions, strict=True)
         return [out for out, fn in pairs if fn == "add" and out.dtype in FLOATS]
 
@@ -379,7 +389,14 @@ class CpuPrinter(ProgramBuilder):
         close_block: Callable[[], None],
         accumulate: Callable[[], None],
     ) -> None:
-        """Loops over ``axes``, the last one in blocks of points."""
+        """Emit loops over ``axes``; the last one is cut into blocks.
+
+        Args:
+            s: the Reduce.
+            axes: the axes that are left.
+            open_block, close_block: emit the code before and after a block.
+            accumulate: emits the combination of a point.
+        """
         axis = self.axes[axes[0]]
         if len(axes) > 1:
             with self.axis_loop(axis.name, s.body):
@@ -417,7 +434,7 @@ class CpuPrinter(ProgramBuilder):
 
     @contextmanager
     def block_loop(self, axis: Axis, span: Span, bits: int) -> Iterator[Span]:
-        """A loop over blocks of 2**bits points of a range; yields the span of another."""
+        """Emit a loop over blocks of 2**bits points; yields the range of the loop over a block."""
         with self.blocks_of(axis.name, span, bits):
             first = Name(f"{axis.name}_start")
             yield first, call("min_int64", first + (1 << bits), span[1])
@@ -444,7 +461,7 @@ class CpuPrinter(ProgramBuilder):
     def load_where(
         self, operand: Operand, offset: Expression, where: Expression, dtype: str
     ) -> Expression | None:
-        """A load of mapped memory: if the condition fails, it reads the argument block."""
+        """A guarded load: if the condition is false, it reads the argument block instead."""
         if operand.name not in self._guarded:
             return None
         function = f"load_{operand.name}_where"
@@ -458,7 +475,7 @@ class CpuPrinter(ProgramBuilder):
         self.run(f"store_{local.dtype}", Name(local.name), index, value)
 
     def _local_index(self, local: Local, offset: Value | None) -> Expression:
-        """The index of the current point or of an offset, in elements."""
+        """The index in a local array of the current point, or of an explicit offset."""
         if offset is not None and local.rows == 1:
             return self.value(offset)
         terms: list[Expression] = []

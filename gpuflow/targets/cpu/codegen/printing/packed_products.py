@@ -1,10 +1,9 @@
-"""The text of a kernel for matrix products without BLAS: narrow floats, integers, bools.
+"""Loop program of blocked matrix products for narrow floats, integers and bools.
 
-Blocks of both operands are converted while they are packed, into panels in the order in which
-``multiply_<kind>`` reads them (codegen/product_tiles.py), with any strides. A block of the product
-sums slices of the depth; between slices its sums are in the result if that is of their dtype, else
-in the workspace. So each result is rounded once. The sums and their order follow from the shapes
-alone.
+Blocks of operands with any strides are converted and packed into panels, in the order in which the
+microkernel ``multiply_<kind>`` reads them (codegen/product_tiles.py). A block of the product sums
+slices of the depth. Between slices, its sums are in the result if that has their dtype, else in
+the workspace. So each result is rounded once. The order of sums must depend on shapes only.
 
 Source: K. Goto, R. van de Geijn, "Anatomy of high-performance matrix multiplication", 2008.
 """
@@ -101,8 +100,8 @@ def {name}(words, lo, hi):
                                     store_out(out, out_at + c, {result})
 """
 
-# One operand. If lanes are contiguous in memory, whole panels are packed as vectors, some steps of
-# each panel after the other, while the cache holds the lines of a step; the remainder is scalar.
+# Packs one operand. If its lanes are contiguous in memory, full panels are packed as vectors: some
+# steps of each panel in succession, while the cache has the lines of a step. The rest is scalar.
 _PACK = """\
 {x}_rest = 0
 {x}_whole = 0
@@ -141,16 +140,16 @@ for {x}_panel in range(0, {x}_panels):
 _LOAD = """\
                 {x}_v{t} = load_{x}({x}, {x}_row_from + {t} * {x}_step + {x}_l)
                 store_memory(memory, {x}_row_to + {x}_l * {step_depth} + {t}, {value})"""
-_SOME = 16  # elements of the depth
+_SOME = 16  # elements of the depth that are packed of each panel in succession
 
 
 @cache
 def product_text(left: str, right: str, out: str, kind: str) -> LoopSource:
-    """The kernel for two operands and a result.
+    """Return the kernel for two operands and a result.
 
     Args:
         left, right, out: storage dtypes.
-        kind: of ``PANELS``, in which products are made.
+        kind: a key of ``PANELS``.
     """
     panel, (rows, columns) = PANELS[kind], tile_shape(kind)
     step_depth = panel.step_depth
@@ -185,14 +184,16 @@ def product_text(left: str, right: str, out: str, kind: str) -> LoopSource:
 
 
 def _pack(x: str, storage: str, panel: Panel, lane: str, lanes: int, size: str, depth: int) -> str:
-    """The text that packs an operand.
+    """Return the code that packs an operand.
 
     Args:
-        x: its name. storage: its dtype.
-        panel: the packed form.
-        lane, lanes: the axis of which a panel holds so many.
-        size: the name of the axis's size.
-        depth: its indentation level.
+        x: name of the operand.
+        storage: its storage dtype.
+        panel: format of the panels.
+        lane: name of the axis along which panels are cut: "row" or "column".
+        lanes: size of a panel along that axis.
+        size: variable with the size of the block along that axis.
+        depth: indentation level of the code.
     """
     step_depth = panel.step_depth
     row = lanes * step_depth
@@ -225,7 +226,7 @@ def _pack(x: str, storage: str, panel: Panel, lane: str, lanes: int, size: str, 
 
 
 def result_text(name: str, summed: str, out: str) -> str:
-    """A sum as an element of the result."""
+    """The expression that converts a sum to the result's compute dtype."""
     if out == "bool":
         return f"{name} != np.{summed}(0)"
     return name if compute_dtype(out) == summed else f"np.{compute_dtype(out)}({name})"

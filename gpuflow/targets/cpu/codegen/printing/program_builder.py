@@ -1,4 +1,4 @@
-"""Builds the statements and expressions of loop programs, for the walk over a kernel."""
+"""Hooks of ``KernelWalk`` that build statements and expressions of a loop program."""
 
 from __future__ import annotations
 
@@ -35,10 +35,10 @@ Span = tuple[Expression, Expression]
 
 
 class ProgramBuilder(KernelWalk[Expression]):
-    """Hooks of the kernel walk that make records of a loop program.
+    """A kernel walk whose expressions are records of a loop program.
 
     Attributes:
-        statements: of the program.
+        statements: statements of the program.
     """
 
     zero = ZERO
@@ -46,21 +46,21 @@ class ProgramBuilder(KernelWalk[Expression]):
     def __init__(self, kernel: Kernel) -> None:
         super().__init__(kernel)
         self.statements: list[Statement] = []
-        self._body = self.statements  # to which others are added
+        self._body = self.statements  # the list that ``emit`` appends to
 
     # Statements of the program
 
     def emit(self, statement: Statement) -> None:
-        """Add a statement."""
+        """Append a statement to the current list."""
         self._body.append(statement)
 
     def run(self, function: str, *arguments: Expression | int) -> None:
-        """Add a call for its effect."""
+        """Append a call for its effect."""
         self.emit(Run(call(function, *arguments)))
 
     @contextmanager
     def nested(self, body: list[Statement]) -> Iterator[None]:
-        """Add the statements that follow to another list."""
+        """Within the context, append statements to another list."""
         outer, self._body = self._body, body
         yield
         self._body = outer
@@ -68,7 +68,7 @@ class ProgramBuilder(KernelWalk[Expression]):
     def loop_over(
         self, counter: str, span: Span, is_short: bool = False
     ) -> AbstractContextManager[None]:
-        """Add a loop; what follows inside is its body."""
+        """Append a loop; statements that are emitted in the context are its body."""
         body: list[Statement] = []
         self.emit(Loop(counter, *span, is_short, body))
         return self.nested(body)
@@ -98,7 +98,7 @@ class ProgramBuilder(KernelWalk[Expression]):
         self.emit(Break())
 
     def leave_function(self) -> None:
-        """Add the function's end."""
+        """Append a return from the function."""
         self.emit(Return())
 
     # Names and numbers

@@ -1,12 +1,12 @@
-"""Loads with an array selected before a loop: branches on loop invariants.
+"""Selected loads: branches on loop invariants that only choose the array of a load.
 
     for j: if i < n: a = x[i, j]              base, first = (x, offset of x[i, 0]) if i < n
            else: a = y[i - n, j]       ->                   else (y, offset of y[i - n, 0])
            o[i, j] = a                        for j: o[i, j] = base[first + j]
 
-A loop for each side would be as fast, but several such branches in sequence, as those of stencils
-made of rolls, are loops for all combinations of sides. Many sources each have a loop: all of their
-offsets would be computed for each row.
+Loop unswitching would be as fast. But for several such branches, as in stencils of rolls, it needs
+a loop for each combination of sides. A load with many sources is unswitched nevertheless, because
+the offsets of all sources would be computed for each row.
 """
 
 from __future__ import annotations
@@ -24,12 +24,12 @@ from gpuflow.targets.cpu.codegen.printing.conditions import Facts, Sum
 if TYPE_CHECKING:
     from gpuflow.targets.cpu.codegen.printing.loop_printer import CpuPrinter
 
-MOST_SOURCES = 4  # of one load
+MOST_SOURCES = 4  # sources of one load
 
 
 @record
 class Element:
-    """An element of an operand; the offset counts from its first element."""
+    """An element of an operand; ``offset`` is relative to the operand's pointer."""
 
     operand: nodes.Operand
     offset: Sum
@@ -37,7 +37,7 @@ class Element:
 
 @record
 class Side:
-    """One of two sources, by a loop-invariant condition."""
+    """The choice of one of two sources, by a loop-invariant condition."""
 
     predicate: Value
     on_true: Source
@@ -49,13 +49,13 @@ Source = Element | Side
 
 @record
 class SelectedLoad:
-    """The load of an element of one of several operands, selected before the loop.
+    """A statement: the load from one of several operands, which is selected before the loop.
 
     Attributes:
         out: the result.
-        source: the operands and offsets, in terms of the loop's index.
-        base, first: variables for the operand and for the offset at index 0.
-        axis: of the loop.
+        source: the candidate elements; their offsets are affine in the loop's index.
+        base, first: variables with the selected pointer, and with the offset at index 0.
+        axis: axis of the loop.
     """
 
     out: Value
@@ -73,7 +73,7 @@ class SelectedLoad:
 
 
 def with_selected_loads(facts: Facts, block: Block) -> Block:
-    """The block with selected loads instead of branches that only select among loads."""
+    """Replace branches that only choose among loads by selected loads."""
     body: list[Statement] = []
     for statement in block.body:
         source = _source_of(facts, statement) if isinstance(statement, nodes.If) else None
@@ -89,7 +89,7 @@ def with_selected_loads(facts: Facts, block: Block) -> Block:
 
 
 def _source_of(facts: Facts, branch: nodes.If) -> Source | None:
-    """The source of the result of a branch; None if the branch computes more than offsets."""
+    """The source of a branch's result; None if the branch is not a choice among loads."""
     if len(branch.outs) != 1 or branch.predicate.number not in facts.invariant:
         return None
     sides = [_result_of(facts, block) for block in (branch.then, branch.orelse)]
@@ -148,7 +148,7 @@ def predicates_of(source: Source) -> Iterator[Value]:
 
 
 def print_selection(printer: CpuPrinter, load: SelectedLoad) -> None:
-    """Print the code before the loop."""
+    """Emit the selection of pointer and offset, before the loop."""
 
     def selected(source: Source, kind: str) -> Expression:
         if isinstance(source, Side):
@@ -163,7 +163,7 @@ def print_selection(printer: CpuPrinter, load: SelectedLoad) -> None:
 
 
 def print_load(printer: CpuPrinter, load: SelectedLoad) -> None:
-    """Print the load itself."""
+    """Emit the load, in the loop."""
     operand = next(elements_of(load.source)).operand
     index = Name(load.first) + Name(load.axis)
     loaded = call(f"load_{operand.name}", Name(load.base), index)

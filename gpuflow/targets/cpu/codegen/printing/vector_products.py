@@ -1,7 +1,7 @@
-"""The text of a kernel for matrix-vector products without BLAS.
+"""Loop program of matrix-vector products for dtypes that BLAS does not have.
 
-Each element of the matrix is used once, so nothing is packed: loads convert it. Sums are along the
-contiguous axis, or of a row of results at a time.
+Each element of the matrix is used once, so nothing is packed: loads convert elements. If the matrix
+is contiguous along the depth, each result is a dot product; else a row of results is accumulated.
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ VECTOR_PRODUCT_ARGUMENTS = (
     "vector_inner",
 )
 _POINTERS = 3
-_MOST_SUMS = 512  # sums in a core's first cache
+_MOST_SUMS = 512  # sums that are accumulated at a time, so that they stay in L1
 
 _TEXT = """\
 # Products of stacks of matrices and vectors; targets/cpu/codegen/printing/vector_products.py.
@@ -97,11 +97,11 @@ def {name}(words, lo, hi):
 
 @cache
 def vector_product_text(matrix: str, vector: str, out: str, kind: str) -> LoopSource:
-    """The kernel for a matrix, a vector and a result.
+    """Return the kernel for a matrix, a vector and a result.
 
     Args:
         matrix, vector, out: storage dtypes.
-        kind: of ``PANELS``, in whose dtype sums are made.
+        kind: a key of ``PANELS``; sums have its ``summed`` dtype.
     """
     summed = PANELS[kind].summed
     name = f"vector_product_{matrix}_{vector}_{out}"

@@ -1,4 +1,4 @@
-"""Copies to row-major memory as kernels, if one of the schedules for maps applies to them."""
+"""Copies of strided views to row-major memory as map kernels, which schedules then optimize."""
 
 from __future__ import annotations
 
@@ -32,17 +32,17 @@ SMALLEST_IN_KERNEL = 1 << 12  # points
 
 
 def copying_call(axes: Sequence[tuple[int, int]], itemsize: int) -> KernelCall | None:
-    """A copy to row-major memory by a kernel, or None if that does not help.
+    """Return the kernel call of a copy to row-major memory; None if a kernel is not faster.
 
-    It helps if the source is to be transposed, in tiles; or if a vector holds contiguous elements,
-    or elements of small stride.
+    A kernel is faster if it transposes in tiles, or if its vectors load contiguous elements or
+    elements with a small stride.
 
     Args:
         axes: size and stride, in elements, of the source's axes.
         itemsize: bytes of an element.
 
     Returns:
-        The call; its first two arguments have to be the addresses of the source and the target.
+        The call, in which the caller must set the first two slots: addresses of source and target.
     """
     sizes = tuple([size for size, _ in axes])
     if itemsize not in (1, 2, 4, 8) or prod(sizes) < SMALLEST_IN_KERNEL:
@@ -61,9 +61,9 @@ def copying_call(axes: Sequence[tuple[int, int]], itemsize: int) -> KernelCall |
 
 
 def _copy_slots(kernel: Kernel) -> list[tuple[int, int]]:
-    """The sources of a copy's argument slots: rows 1 to 3 are sizes, strides and target strides.
+    """For each argument slot, the row and column of a table that has its value.
 
-    Row 0 is a zero; the others have a column for each axis.
+    Row 0 is a zero. Rows 1 to 3 are sizes, strides and target strides, with a column for each axis.
     """
     columns = {axis.name: column for column, axis in enumerate(kernel.axes)}
     row_of = {("extent", ""): 1, ("stride", "x0"): 2, ("stride", "o0"): 3}
@@ -75,7 +75,7 @@ def _copy_slots(kernel: Kernel) -> list[tuple[int, int]]:
 
 @lru_cache(64)
 def _copy_kernel(itemsize: int, kinds: tuple[Stride, ...], short: int | None) -> Kernel:
-    """The copy of an array with these strides; ``short``: the static size of the last axis."""
+    """The copy kernel for these stride classes; ``short`` is the last axis's exact size."""
     names = [f"i{k}" for k in range(len(kinds))]
     dtype = f"uint{8 * itemsize}"
     value = Value(0, dtype)

@@ -1,9 +1,9 @@
-"""Full reductions with their loops in the order of memory.
+"""Loop interchange of full reductions: the contiguous axis becomes the innermost loop.
 
     for i: for j: total += x[j, i]      for j: for i: total += x[j, i]
 
-The sum over a transposed array is the sum over the array itself: the order of additions is free.
-The strides of a call decide.
+The sum over a transposed array is the sum over the array itself, because the order of additions is
+free. The strides of a call determine the order of loops.
 """
 
 from __future__ import annotations
@@ -24,7 +24,12 @@ from gpuflow.targets.cpu.codegen.schedules.memory_order import all_values, are_u
 
 
 class _Order(NamedTuple):
-    """The axes from the outermost to the innermost, and which operands are contiguous then."""
+    """A new order of loops.
+
+    Attributes:
+        axes: indices of the axes, outermost first.
+        is_unit: for each operand, whether it is contiguous along the innermost one.
+    """
 
     axes: tuple[int, ...]
     is_unit: tuple[bool, ...]
@@ -64,16 +69,18 @@ def _reads_of_full(kernel: Kernel) -> list[list[Distance]] | None:
     memory = [o for o in kernel.operands if o.mode in (Mode.IN, Mode.OUT, Mode.INOUT)]
     varying = [o for o in memory if any(kind is not Stride.ZERO for kind in o.strides)]
     if any(operand.mode is not Mode.IN for operand in varying):
-        return None  # a row-major output next to the reduction
+        return None  # the kernel also stores an array, which is row-major
     distances = distances_of(kernel)
     return [[distances[o.name, axis.name] for axis in kernel.axes] for o in varying]
 
 
 def _order_of_memory(steps: Sequence[Sequence[int]]) -> tuple[int, ...] | None:
-    """The axes with the contiguous axis of all operands innermost; None if it already is.
+    """Order axes by descending stride, with the contiguous axis innermost.
+
+    None: the innermost axis is contiguous already, or no axis is contiguous in all operands.
 
     Args:
-        steps: for each operand its strides.
+        steps: strides of each operand.
     """
     if not any(abs(row[-1]) > 1 for row in steps):
         return None
@@ -85,7 +92,7 @@ def _order_of_memory(steps: Sequence[Sequence[int]]) -> tuple[int, ...] | None:
 
 
 def _ordered_kernel(kernel: Kernel, order: Sequence[int], is_unit: Sequence[bool]) -> Kernel:
-    """A full reduction with reordered loops; ``is_unit``: contiguous operands."""
+    """Reorder the loops of a full reduction; ``is_unit`` has the operands contiguous then."""
     *outer, innermost = (kernel.axes[k] for k in order)
     axes = (*[replace(axis, exact=None) for axis in outer], innermost)
 

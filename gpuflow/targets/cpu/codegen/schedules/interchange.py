@@ -1,8 +1,8 @@
-"""Loop interchange: loops over columns inside of the loops over rows that they contain, in strips.
+"""Strip-mining and loop interchange of column kernels: rows become the outer loop of a strip.
 
-KernelIR writes a reduction over outer axes as a loop over columns that holds a reduction over rows.
-Run like that, every step would jump a row. Here the columns go in strips, with one running value
-for each column in a local array, and the rows are the outer loop:
+KernelIR writes a reduction over outer axes as a loop over columns around a reduction over rows. Its
+innermost loop would step over a whole row of memory. This rewrite cuts the columns into strips,
+with a running value for each column in a local array:
 
     for j:                          strip j by 1024:
         %1 = reduce i { load x }        for j: running[j] = init
@@ -10,12 +10,13 @@ for each column in a local array, and the rows are the outer loop:
                                             for j: running[j] = combine(running[j], x[i, j])
                                         for j: store o f(running[j])
 
-The body of the column loop is split: each Reduce and each loop over rows is a segment, and so are
-the statements between them. A value that a later segment needs is stored in a local array as well.
+The body of the column loop is split into segments (loop fission): each Reduce, each loop over rows,
+and the statements between them. A value that a later segment needs is stored in a local array
+(scalar expansion).
 
 Float sums are added in blocks of rows, whose sums are added in float64. Maxima and minima of floats
-run as integers that grow with the floats, nan at the far end: one instruction for each element,
-where floats take six dependent ones.
+are reduced as integers with the order of the floats, nan beyond the extremum. That takes one
+instruction per element, and not six dependent ones.
 """
 
 from __future__ import annotations
@@ -46,10 +47,10 @@ from gpuflow.kir.walk import results_of, statements, unused_number
 from gpuflow.targets.cpu.codegen.printing.loop_printer import ORDERED, is_ordered
 from gpuflow.targets.kernel_walk import FLOATS, combine_functions
 
-COLUMN_BLOCK = 1024  # columns at a time
+COLUMN_BLOCK = 1024  # columns of a strip
 
-# Rows between two additions to the float64 totals: fewer than along a row, as a column is added in
-# order and not in vector lanes.
+# Rows between two additions to the float64 totals. Fewer than for sums along a row: a column is
+# added in order, and not in several vector lanes.
 ROW_BLOCK = 64
 
 _MANTISSA = {"float32": 23, "float64": 52}  # bits
@@ -70,7 +71,12 @@ def columns_in_rows(kernel: Kernel) -> Kernel:
 
 @record
 class Segment:
-    """Statements of the column loop that share one loop over the columns of a strip."""
+    """Statements of the column loop that become one loop over the columns of a strip.
+
+    Attributes:
+        statements: the statements.
+        crosses_rows: whether it is a Reduce, or a loop over rows.
+    """
 
     statements: tuple[Statement, ...]
     crosses_rows: bool
@@ -120,15 +126,15 @@ def merged(items: Sequence[Statement], axis: str) -> list[Statement]:
 def with_forwarded_stores(
     items: Sequence[Statement], axis: str, arrays: set[str]
 ) -> list[Statement]:
-    """Forward stored values to loads of the same loop over columns, without the array.
+    """Forward stores to loads of local arrays in the same loop over columns.
 
     Args:
         items: the statements of a strip of columns.
-        axis: of the columns.
-        arrays: names of its arrays, of which each loop reads and writes its own column's element.
+        axis: the axis of the columns.
+        arrays: names of local arrays. All accesses must be to the element of the current column.
 
     Returns:
-        The items, without stores that nothing reads.
+        The items, without dead stores.
     """
     result: list[Statement] = []
     for position, item in enumerate(items):
@@ -147,7 +153,7 @@ def with_forwarded_stores(
 
 
 def _forwarded(body: Block, arrays: set[str]) -> Block:
-    """The body of a loop with forwarded loads of its own stores."""
+    """Replace loads by the value that the same iteration has stored before."""
     stored: dict[str, Value] = {}
     forwarded: dict[Value, Value] = {}
     remaining: list[Statement] = []
@@ -167,14 +173,17 @@ def _read(items: Sequence[Statement]) -> set[str]:
 
 
 class Interchange:
-    """Rewrites loops over columns.
+    """Rewrites the loops over columns of one kernel.
 
     Args:
-        kernel: the kernel that contains them.
+        kernel: the kernel.
         size: columns of a strip.
 
     Attributes:
-        locals: the arrays that the rewritten loops use.
+        locals: local arrays of the rewritten loops.
+        axis: the axis of the column loop that is being rewritten.
+        arrays: the local arrays of its values that several segments use.
+        constants: its constants and scalars, which every segment recomputes.
     """
 
     def __init__(self, kernel: Kernel, size: int) -> None:
@@ -185,14 +194,12 @@ class Interchange:
         self._exact = {axis.name: axis.exact for axis in kernel.axes}
         self._scalars = {o.name for o in kernel.operands if o.mode is Mode.SCALAR}
         self._free = unused_number(kernel.body)
-        # The loop that is rewritten: its axis; values in arrays; and constants and scalars, which
-        # every loop that uses them recomputes.
         self.axis = ""
         self.arrays: dict[Value, Local] = {}
         self.constants: dict[Value, Const | Load] = {}
 
     def rewritten(self, block: Block) -> Block:
-        """The body of a column kernel, rewritten."""
+        """Rewrite all loops over columns of a block that can be interchanged."""
         body: list[Statement] = []
         for statement in block.body:
             if isinstance(statement, For) and statement.axis is not None:
@@ -206,11 +213,12 @@ class Interchange:
         return replace(block, body=tuple(body))
 
     def strip_body(self, axis: str, body: Block) -> Block:
-        """The statements of a strip of columns, converted from those of a loop over columns.
+        """Return the statements for one strip of columns.
 
         Args:
-            axis: of the columns.
-            body: of the loop; its loops over rows hold no other loops over axes.
+            axis: the axis of the columns.
+            body: the body of the loop over columns. Its loops over rows must not contain loops
+                over axes.
         """
         self.axis, self.arrays, self.constants = axis, {}, {}
         segments, before = split_segments(body), len(self.locals)
@@ -223,7 +231,7 @@ class Interchange:
         return Block(body=tuple(items))
 
     def _can_interchange(self, axis: str, body: Block) -> bool:
-        """Whether a loop over columns holds only loops over outer axes, and none in another."""
+        """Whether the loops in a loop over columns are over outer axes, and are not nested."""
         inner = [_axes_of(item) for item in statements(body) if _crosses_rows(item)]
         direct = [item for item in body.body if _crosses_rows(item)]
         names = [name for axes in inner for name in axes]
@@ -271,13 +279,16 @@ class Interchange:
     # Loops over the columns of a strip
 
     def _columns(self, items: Sequence[Statement], stored: Sequence[Value] = ()) -> For:
-        """A loop over columns with these statements; ``stored`` values go to their arrays."""
+        """A loop over columns with these statements, which stores ``stored`` in their arrays."""
         column = _Column(self, items, stored)
         column.store([(self.arrays[value], column.value(value)) for value in stored])
         return column.loop()
 
     def _reduce_rows(self, s: Reduce) -> list[Statement]:
-        """A loop over rows around one over columns; float sums in blocks with float64 totals."""
+        """Write a Reduce as a loop over rows around a loop over columns.
+
+        Float sums are added in blocks of rows, with float64 totals.
+        """
         functions = combine_functions(s) or ("",) * len(s.outs)
         pairs = list(zip(functions, s.outs, strict=True))
         totals = {
@@ -318,7 +329,7 @@ class Interchange:
         totals: dict[Value, Local],
         keys: dict[Value, tuple[str, Local]],
     ) -> tuple[Statement, ...]:
-        """Loops over rows, the last axis in blocks if there are totals."""
+        """The loops over rows; if there are totals, the last axis is cut into blocks."""
         *outer, last = s.axes
         rows = For(last, Block(body=(self._row(s, functions, keys),)))
         every: tuple[Statement, ...] = (rows,)
@@ -339,7 +350,7 @@ class Interchange:
     def _row(
         self, s: Reduce, functions: Sequence[str], keys: dict[Value, tuple[str, Local]]
     ) -> For:
-        """Combine the elements of one row with the running values."""
+        """The loop over columns that combines a row with the running values."""
         arrays = [keys[out][1] if out in keys else self.arrays[out] for out in s.outs]
         row = _Column(self, s.body.body, s.body.results)
         running = [row.load(array) for array in arrays]
@@ -357,12 +368,12 @@ class Interchange:
 
 
 class _Column:
-    """One loop over the columns of a strip, statement by statement; its values are new ones.
+    """Builder of one loop over the columns of a strip. All its values get new numbers.
 
     Args:
-        interchange: the rewrite to which it belongs.
-        items: its statements, which ``body`` adds, as does ``value``.
-        results: further values that it uses.
+        interchange: the rewrite.
+        items: statements of the column loop, which ``body`` and ``value`` add.
+        results: further values that the loop uses.
     """
 
     def __init__(
@@ -387,7 +398,7 @@ class _Column:
         return For(self._of.axis, Block(body=tuple(self._statements)))
 
     def body(self) -> None:
-        """Add its statements, once."""
+        """Add ``items``, if they are not added yet."""
         if self._items is None:
             return
         items, self._items = self._items, None
@@ -396,12 +407,12 @@ class _Column:
         self._statements += renamed(Block(body=tuple(items)), self._values, {}).body
 
     def value(self, value: Value) -> Value:
-        """The replacement of a value in this context."""
+        """The value in this loop of a value of the column loop."""
         self.body()
         return self._values.get(value, value)
 
     def combined(self, combine: Block, values: Sequence[Value]) -> list[Value]:
-        """The results of a combine block on values."""
+        """Inline a combine block for some arguments; returns its results."""
         names = dict(zip(combine.params, values, strict=True))
         numbered = sorted(defined(combine.body), key=lambda value: value.number)
         names.update({value: self._new(value.dtype) for value in numbered})
@@ -427,23 +438,24 @@ class _Column:
         return out
 
     def key(self, value: Value, fn: str) -> Value:
-        """The float's bits as a growing integer, shifted so that nan is at the far end."""
+        """Map a float to an integer with the same order, in which nan is the extremum of ``fn``."""
         dtype = ORDERED[value.dtype]
         bits = self.apply(f"bitcast_{dtype}", value, dtype=dtype)
         return self.apply("add", self._flipped(bits), self._nan_shift(value.dtype, fn))
 
     def unkeyed(self, key: Value, fn: str, dtype: str) -> Value:
-        """The float of such an integer."""
+        """The inverse of ``key``."""
         bits = self.apply("sub", key, self._nan_shift(dtype, fn))
         return self.apply(f"bitcast_{dtype}", self._flipped(bits), dtype=dtype)
 
     def _nan_shift(self, dtype: str, fn: str) -> Value:
-        # As integers, nan with a sign bit come before -inf: for max, move them after nan without.
+        # Nans with a sign bit come before -inf: for max, adding this wraps them around past inf.
+        # For min, it wraps the other nans around to before -inf.
         shift = (1 << _MANTISSA[dtype]) - 1
         return self.constant(-shift if fn == "max" else shift, ORDERED[dtype])
 
     def _flipped(self, bits: Value) -> Value:
-        """Reverse the order of negative floats; the inverse of itself."""
+        """Reverse the order of negative floats. It is its own inverse."""
         width = int(bits.dtype.removeprefix("int"))
         sign = self.apply("shift_right_arithmetic", bits, self.constant(width - 1, bits.dtype))
         magnitude = self.constant((1 << (width - 1)) - 1, bits.dtype)

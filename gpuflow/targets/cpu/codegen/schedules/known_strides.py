@@ -1,12 +1,12 @@
-"""Static strides in the text, for operands with small or negative strides.
+"""Specialization of kernels to static strides, for operands with small or negative strides.
 
     for i: y[i] = f(x[i * stride])        for i: y[i] = f(x[i * 2])
 
-LLVM reads a vector of such elements with a few whole loads if the stride is static, and one by one
-if it is an argument; then the rest of the loop is not vectorized either.
+If the stride is static, LLVM loads such a vector with a few contiguous loads and shuffles. If it is
+an argument, LLVM loads elements one at a time, and does not vectorize the loop.
 
-A short innermost loop is unrolled, and vectors are those of the loop around it: with rows of two,
-both elements are stored at once, in whole vectors.
+A short innermost loop is unrolled, and the loop around it is vectorized. With rows of two elements,
+both are then stored at once, in contiguous vectors.
 """
 
 from __future__ import annotations
@@ -19,11 +19,10 @@ from gpuflow.compiler.lowering.lower import KernelCall
 from gpuflow.compiler.schedules.schedule import Allocate, Schedule
 from gpuflow.kir.nodes import Kernel, Mode, Stride, arguments, remembered
 
-# Points from which on it pays to build one more kernel.
-SMALLEST_KNOWN = 1 << 12
+SMALLEST_KNOWN = 1 << 12  # points of a call that are worth one more kernel
 _READ = (Mode.IN, Mode.INDEX)
 _KNOWN = {n: stride for stride in Stride if (n := stride.number)}
-LONGEST_KNOWN = max(_KNOWN)  # for larger strides LLVM makes no whole loads
+LONGEST_KNOWN = max(_KNOWN)  # for larger strides, LLVM does not use contiguous loads
 
 Static = tuple[tuple[str, int, Stride], ...]  # operands, axes, and strides
 
@@ -33,18 +32,18 @@ def _applies(kernel: Kernel) -> bool:
 
 
 def _strided(kernel: Kernel) -> list[tuple[str, int]]:
-    """The operands with a dynamic stride along the vectorized loop, and its axis.
+    """Pairs of operand and axis whose stride is dynamic, along the loop that is vectorized.
 
-    It is the innermost loop, or the one around an unrolled loop, whose strides count too.
+    That is the innermost loop. If it is exact, and so unrolled, the loop around it counts too.
     """
     last = len(kernel.axes) - 1
-    found = [(o.name, last) for o in kernel.operands if o.mode is Mode.IN]
+    candidates = [(o.name, last) for o in kernel.operands if o.mode is Mode.IN]
     if last > 0 and kernel.axes[last].exact is not None:
-        # Rows are stored whole; else stores would be strided, and stay scalar.
+        # Outputs too: with static strides, stores of unrolled rows become contiguous vectors.
         modes = (Mode.IN, Mode.INDEX, Mode.OUT, Mode.INOUT)
-        found += [(o.name, last - 1) for o in kernel.operands if o.mode in modes]
+        candidates += [(o.name, last - 1) for o in kernel.operands if o.mode in modes]
     strides = {o.name: o.strides for o in kernel.operands}
-    return [(name, d) for name, d in found if strides[name][d : d + 1] == (Stride.ANY,)]
+    return [(name, d) for name, d in candidates if strides[name][d : d + 1] == (Stride.ANY,)]
 
 
 def _choose(call: KernelCall, is_copy: bool = False) -> Static | None:
@@ -54,8 +53,8 @@ def _choose(call: KernelCall, is_copy: bool = False) -> Static | None:
         stride = _KNOWN.get(distances[name, axes[d].name].within(call.slots))
         if stride is None:
             continue
-        # Around rows of static size, only strides that follow from it: others would be sizes of a
-        # batch, with a kernel for each. Copies are large.
+        # Around rows of exact size, only strides that follow from that size. Other strides may be
+        # sizes of a batch, each of which would build a kernel. Copies are large enough for that.
         follows = d < len(axes) - 1 and stride.number in (1, axes[-1].exact)
         if follows or is_copy or (d == len(axes) - 1 and call.points >= SMALLEST_KNOWN):
             strides.append((name, d, stride))
@@ -71,7 +70,7 @@ def _rewrite(call: KernelCall, strides: Static, allocate: Allocate) -> tuple[Ker
 
 
 def with_strides(kernel: Kernel, static: Static) -> Kernel:
-    """The kernel with strides written into it."""
+    """Specialize the kernel to static strides."""
     strides = {(name, d): stride for name, d, stride in static}
     operands = []
     for o in kernel.operands:

@@ -1,4 +1,4 @@
-"""Loops of each lane, for a block of lanes at a time: as vectors, with a mask of active lanes.
+"""Outer-loop vectorization: blocks of lanes run their inner loops together, with masks.
 
     for i:                              strip i by 64:
         %1 = while (x) %c do %b             for i: carry[i] = x; going[i] = %c(x)
@@ -7,15 +7,14 @@
                                                        going[i] = going[i] and %c(carry[i])
                                             for i: store o carry[i]
 
-LLVM does not vectorize a loop in a loop. This module makes the loop over batch elements the inner
-one: the body is split at loops, and each segment is a loop over the elements of a block. Values
-that another segment needs are stored in local arrays. Elements that have stopped compute on, but
-their values do not change. Branches without loops become selects; their loads and stores happen if
-the branch is taken.
+LLVM vectorizes innermost loops only. This rewrite makes the loop over lanes (points) the innermost:
+the body is split at loops, and each segment becomes a loop over the lanes of a block. Values that
+another segment needs are stored in local arrays. Lanes that have stopped still compute, but a
+select preserves their values. Branches without loops become selects, with masked loads and stores.
 
-A segment that is the whole body of a loop runs several iterations at once, so that carries stay in
-registers, and fewer iterations check whether some element continues. If the condition of a loop is
-uniform, like a counter's, it needs no masks, and its counters are those of the block.
+If a segment is the whole body of a loop, it is unrolled, so that carries stay in registers, and
+fewer iterations check whether some lane is active. If the condition of a loop is uniform, like a
+counter's, the loop needs no masks, and the block has one counter.
 """
 
 from __future__ import annotations
@@ -62,15 +61,15 @@ from gpuflow.targets.cpu.codegen.schedules.lane_tiles import Tiles
 from gpuflow.targets.cpu.codegen.schedules.lane_uniform import find_uniform_loops
 from gpuflow.targets.cpu.codegen.schedules.short_rows import with_short_axis
 
-LANES = 64  # in a block
-FEWEST_LANES = 16  # fewer are done one by one: a block takes as long as if it were full
-_FEW_STATEMENTS = ((12, 8), (24, 4), (48, 2))  # of a body, and its unroll factor
-# The weight of statements that are dependence chains: divisions, and series.
+LANES = 64  # lanes of a block
+FEWEST_LANES = 16  # fewer lanes run one at a time: a block takes as long as if it were full
+_FEW_STATEMENTS = ((12, 8), (24, 4), (48, 2))  # most statements of a body for an unroll factor
+# Weights of statements that are long dependence chains.
 _DIVISION, _SERIES = 12, 48
 
 
 def lanes_in_blocks(kernel: Kernel) -> Kernel:
-    """Interchange the inner loops of a map's points with the loop over the points.
+    """Interchange the loops inside a map's points with the loop over the points.
 
     Args:
         kernel: any kernel; one without such loops is returned unchanged.
@@ -113,7 +112,7 @@ def _has_loop(items: Iterable[Statement]) -> bool:
 
 
 def _work(*blocks: Block) -> int:
-    """Estimate the operations of one lane."""
+    """Estimate the operations of one lane, in cheap statements."""
     items = [statement for block in blocks for statement in statements(block)]
     return sum(map(_count, items))
 
@@ -126,12 +125,12 @@ def _count(s: Statement) -> int:
 
 def _is_lookup(block: Block) -> bool:
     """Whether an iteration reads memory at an offset that depends on a carry."""
-    found = set(block.params[1:])  # the first one may be the index of the iteration
+    dependent = set(block.params[1:])  # the first param may be the counter
     for s in statements(block):
-        if isinstance(s, Load) and s.offset in found:
+        if isinstance(s, Load) and s.offset in dependent:
             return True
-        if not found.isdisjoint(uses_of(s)):
-            found.update(results_of(s))
+        if not dependent.isdisjoint(uses_of(s)):
+            dependent.update(results_of(s))
     return False
 
 
@@ -140,10 +139,10 @@ class _Counted(NamedTuple):
 
     Attributes:
         body: its params are the uniform values of an iteration, and then the carries.
-        arrays: of the carries.
+        arrays: the local arrays of the carries.
         mask: the lanes that run it; None: all.
-        arguments: writes the uniform values, from the index of an iteration.
-        is_long: as of a For.
+        arguments: writes the uniform values, given the index of an iteration.
+        is_long: as in ``For``.
     """
 
     body: Block
@@ -157,17 +156,17 @@ class _Blocks:
     """Rewrites the innermost loop over points of a kernel.
 
     Attributes:
-        locals: the arrays that the rewritten loops use.
-        axis: of the lanes.
-        arrays: the arrays of values that segments share.
+        locals: local arrays of the rewritten loops.
+        axis: the axis of the lanes.
+        arrays: the arrays of values that several segments use.
         cheap: values that each segment recomputes: constants, scalars and indices.
-        uniform: uniform values of a block, with their current names.
-        in_memory: operands that are not scalars: a loop that accesses one must end in bounds.
-        broadcast: operands that have one element for all lanes.
+        uniform: uniform values of the original kernel, with their values in the rewritten one.
+        in_memory: operands that are not scalars: a loop that accesses one must not be padded.
+        broadcast: operands that do not vary along the lanes.
         uniform_loops: loops that all lanes of a block leave in the same iteration, by their
-            identity, with the indices of their uniform carries.
+            ``id``, with the indices of their uniform carries.
         size: lanes of a block.
-        is_padded: loops may run over all lanes of a last block that is shorter.
+        is_padded: whether loops over local arrays may run over all lanes of a shorter last block.
     """
 
     def __init__(self, kernel: Kernel) -> None:
@@ -196,7 +195,7 @@ class _Blocks:
         self.size = LANES if self.is_padded else size
 
     def nest(self, block: Block) -> Block:
-        """The nest around the innermost loop over points."""
+        """Rewrite the innermost loop over points, and return the nest around it."""
         body: list[Statement] = []
         for statement in block.body:
             self.uniform.update({value: value for value in results_of(statement)})
@@ -211,7 +210,7 @@ class _Blocks:
         return replace(block, body=tuple(body))
 
     def _valid_lanes(self) -> Local:
-        """The mask of a block's lanes: the last block may have fewer."""
+        """The mask of a block's lanes that exist: the last block may have fewer."""
         if self._mask is None:
             self._mask = self.array("bool")
             for padded in (True, False) if self.is_padded else (False,):
@@ -234,7 +233,7 @@ class _Blocks:
         return local
 
     def array_of(self, value: Value) -> Local:
-        """The array of a value that segments share."""
+        """The array of a value that several segments use."""
         if value not in self.arrays:
             self.arrays[value] = self.array(value.dtype)
         return self.arrays[value]
@@ -271,15 +270,15 @@ class _Blocks:
     # --- loops that all lanes leave at once ---
 
     def note_uniform(self, s: Statement) -> bool:
-        """Whether a statement is uniform; notes constants and similar ones."""
+        """Whether a statement is uniform; records constants, scalars and indices as cheap."""
         if self.is_cheap(s):
             assert isinstance(s, Const | Load)
             self.cheap[s.out] = s
-            return False  # ``is_uniform`` knows whether it is
+            return False  # ``is_uniform`` decides by ``cheap``
         return self._is_uniform_statement(s)
 
     def _uniform_while(self, s: While, mask: Local | None, out: list[Statement]) -> None:
-        """Write a loop without masks of its own, with the uniform carries as its carries."""
+        """Write a loop that needs no new masks; uniform carries remain carries of the loop."""
         uniform = self.uniform_loops[id(s)]
         others = [k for k in range(len(s.outs)) if k not in uniform]
 
@@ -329,10 +328,10 @@ class _Blocks:
         """Write statements for a block of lanes.
 
         Args:
-            items: of one lane.
-            results: values whose arrays are needed after them.
-            mask: the lanes that run them; None: all.
-            out: the list to which they are added.
+            items: statements of one lane.
+            results: values that later segments load from their arrays.
+            mask: the lanes that run the statements; None: all.
+            out: the list to append to.
         """
         straight: list[Statement] = []
         for position, statement in enumerate(items):
@@ -358,7 +357,7 @@ class _Blocks:
         mask: Local | None,
         out: list[Statement],
     ) -> None:
-        """Write statements without loops, in a loop over the lanes."""
+        """Write statements without loops as a loop over the lanes."""
         live = [value for s in items for value in results_of(s) if value in later]
         if not live and not any(isinstance(s, Store) for s in statements(Block(body=tuple(items)))):
             return
@@ -384,7 +383,7 @@ class _Blocks:
                 self._while(self._as_while(s), mask, out)
 
     def _any(self, array: Local, out: list[Statement]) -> Value:
-        """Whether some lane of a block has a true element; added to ``out``."""
+        """Append a reduction to ``out``: whether an element of an array is true."""
         result, start = self.fresh("bool"), self.fresh("bool")
         running, new, both, element = (self.fresh("bool") for _ in range(4))
         combine = Block((running, new), (Apply((both,), "or", (running, new)),), (both,))
@@ -402,7 +401,7 @@ class _Blocks:
         init: Sequence[Value],
         out: list[Statement],
     ) -> list[Local]:
-        """Give carries their arrays, with their initial values."""
+        """Allocate the arrays of carries, and store the initial values in them."""
         code = Code(self)
         arrays = [self.array_of(value) for value in outs]
         for array, param, value in zip(arrays, params, init, strict=True):
@@ -451,8 +450,8 @@ class _Blocks:
     def _unroll_factor(*blocks: Block) -> int:
         """The unroll factor of a loop without loops.
 
-        Iterations depend on each other, the lanes of a block do not: one long iteration keeps a
-        processor busy. So does one that reads memory at an offset from the previous iteration.
+        Iterations depend on each other, but lanes do not: a long iteration keeps a processor busy
+        without unrolling. So does one that loads at an offset from the previous iteration.
         """
         if any(_is_lookup(block) for block in blocks):
             return 1
@@ -460,7 +459,7 @@ class _Blocks:
         return next((factor for most, factor in _FEW_STATEMENTS if count <= most), 1)
 
     def _as_while(self, s: For) -> While:
-        """A loop with a trip count that differs between lanes, as a While."""
+        """Rewrite a loop whose trip count differs between lanes as a While."""
         assert s.count is not None
         zero, one = self.constant("int64", 0), self.constant("int64", 1)
         index, last, more = self.fresh("int64"), self.fresh("int64"), self.fresh("bool")
@@ -500,11 +499,11 @@ class _Blocks:
         tiles.empty(first, remaining, inner)
         more = code.apply("add", count, code.number("int64", tiles.iterations - 1))
         bits = code.number("int64", tiles.iterations.bit_length() - 1)
-        whole = code.apply("shift_right_arithmetic", more, bits)
-        out.append(For(None, Block((index,), tuple(inner)), whole, is_long=s.is_long))
+        tile_count = code.apply("shift_right_arithmetic", more, bits)
+        out.append(For(None, Block((index,), tuple(inner)), tile_count, is_long=s.is_long))
 
     def _counted_loop(self, loop: _Counted, count: Value, out: list[Statement]) -> None:
-        """Write ``count`` iterations of a loop."""
+        """Write a loop of ``count`` iterations, unrolled if its body is short."""
         if _has_loop(loop.body.body):
             inner: list[Statement] = []
             index = self.fresh("int64")
@@ -516,14 +515,14 @@ class _Blocks:
             inner.append(segment.loop())
             out.append(For(None, Block((index,), tuple(inner)), count, is_long=loop.is_long))
             return
-        unroll, code, whole = self._unroll_factor(loop.body), Code(self, out), count
+        unroll, code, trip_count = self._unroll_factor(loop.body), Code(self, out), count
         if self._stores_both(loop.body):
             unroll = 1
         if unroll > 1:
             bits = code.number("int64", unroll.bit_length() - 1)
-            whole = code.apply("shift_right_arithmetic", count, bits)
-            done = code.apply("shift_left", whole, bits)
-        self._unrolled_loop(loop, whole, unroll, None, out)
+            trip_count = code.apply("shift_right_arithmetic", count, bits)
+            done = code.apply("shift_left", trip_count, bits)
+        self._unrolled_loop(loop, trip_count, unroll, None, out)
         if unroll > 1:
             remaining = code.apply("sub", count, done)
             self._unrolled_loop(loop, remaining, 1, done, out)
@@ -531,8 +530,8 @@ class _Blocks:
     def _stores_both(self, body: Block) -> bool:
         """Whether a loop stores to tiles and to memory.
 
-        LLVM then checks, before the loop, whether the accesses of all iterations are disjoint,
-        which they are not, and takes lanes one by one.
+        LLVM would check before the loop whether the accesses of all iterations are disjoint. They
+        are not, so it would run scalar code.
         """
         stored = {s.operand for s in body.body if isinstance(s, Store)}
         return bool(stored & self.in_memory) and bool(stored - self.in_memory)
@@ -540,7 +539,7 @@ class _Blocks:
     def _unrolled_loop(
         self, loop: _Counted, count: Value, unroll: int, first: Value | None, out: list[Statement]
     ) -> None:
-        """Write ``count`` iterations of an unrolled loop, from the original iteration ``first``."""
+        """Write ``count`` unrolled iterations; the original ones are counted from ``first``."""
         inner: list[Statement] = []
         index, head, segment = self.fresh("int64"), Code(self, inner), Code(self)
         base = index if unroll == 1 else head.apply("mul", index, head.number("int64", unroll))
@@ -557,7 +556,10 @@ class _Blocks:
     def _iterations(
         self, code: Code, loop: _Counted, uniforms: Sequence[Sequence[Value]] | None
     ) -> None:
-        """Write one or more iterations of the body, or the final values of carries."""
+        """Write one or more iterations of the body, and store the carries.
+
+        ``uniforms`` None: the body is already written, and only its results are stored.
+        """
         arrays, body = loop.arrays, loop.body
         guard = None if loop.mask is None else code.load(loop.mask)
         carry = [code.load(array) for array in arrays]
@@ -573,7 +575,7 @@ class _Blocks:
             code.store(array, value)
 
     def _branch(self, s: If, mask: Local | None, out: list[Statement]) -> None:
-        """Write a branch with loops: each side for the lanes that take it, if there are any."""
+        """Write a branch with loops: each side runs for the lanes that take it, if any do."""
         code, sides = Code(self), (self.array("bool"), self.array("bool"))
         taken_ = code.value(s.predicate)
         predicate = self.array("bool")
@@ -582,7 +584,7 @@ class _Blocks:
             code.store(side, code.both(code.load(mask or self._valid_lanes()), value))
         arrays = [self.array_of(value) for value in s.outs]
         for array in arrays:
-            code.store(array, code.zero(array.dtype))  # of lanes that take no side
+            code.store(array, code.zero(array.dtype))  # for lanes that are masked out
         out.append(code.loop())
         for side, block in zip(sides, (s.then, s.orelse), strict=True):
             inner: list[Statement] = []

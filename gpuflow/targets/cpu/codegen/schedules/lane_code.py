@@ -1,4 +1,4 @@
-"""Code of one segment of a batched block, with the names of its values."""
+"""Builder of the statements of one segment in a block of lanes (``lane_blocks``)."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ from gpuflow.kir.walk import results_of, statements
 
 
 class Lanes(Protocol):
-    """Common data of all segments of a batched block; see ``lane_blocks.py``."""
+    """Data that all segments of a block of lanes share; ``lane_blocks._Blocks`` implements it."""
 
     axis: str
     arrays: dict[Value, Local]
@@ -50,11 +50,14 @@ class Lanes(Protocol):
 
 
 class Code:
-    """Statements of one segment, with the names of its values.
+    """Builder of the statements of one segment.
+
+    It maps values of the original kernel to values of the segment (``value``). Values from other
+    segments are loaded from their arrays, and cheap ones are computed again, at their first use.
 
     Args:
-        lanes: the block to which it belongs.
-        out: the list of statements to extend; None: a loop over the lanes, see ``loop``.
+        lanes: the block.
+        out: the list of statements to extend. None: a new list, the body of ``loop``.
     """
 
     def __init__(self, lanes: Lanes, out: list[Statement] | None = None) -> None:
@@ -63,7 +66,7 @@ class Code:
         self._names: dict[Value, Value] = {}
 
     def loop(self) -> For:
-        """The loop over the lanes of a block."""
+        """Return the loop over the lanes of a block, whose body is this segment."""
         body = Block(body=tuple(self._statements))
         accessed = {s.operand for s in statements(body) if isinstance(s, Load | Store)}
         padded = self._of.is_padded and accessed.isdisjoint(self._of.in_memory)
@@ -71,11 +74,11 @@ class Code:
 
     @property
     def is_empty(self) -> bool:
-        """Whether nothing was written."""
+        """Whether the segment has no statements."""
         return not self._statements
 
     def value(self, value: Value) -> Value:
-        """The replacement of a value in this context."""
+        """The value in this segment of a value of the original kernel."""
         of = self._of
         if value in self._names:
             return self._names[value]
@@ -88,11 +91,11 @@ class Code:
         elif value in of.arrays:
             self._names[value] = self.load(of.arrays[value])
         else:
-            return value  # of the code around
+            return value  # defined by the enclosing code
         return self._names[value]
 
     def call(self, values: Sequence[Value], names: Sequence[Value]) -> None:
-        """Set the names of values in this segment."""
+        """Map values of the original kernel to values of this segment."""
         self._names.update(zip(values, names, strict=True))
 
     def load(self, array: Local, offset: Value | None = None) -> Value:
@@ -104,13 +107,13 @@ class Code:
         self._statements.append(Store(array.name, value, offset))
 
     def read(self, access: Load) -> Value:
-        """Write a load with a new result."""
+        """Append a copy of a load; returns its new result."""
         out = self._of.fresh(access.out.dtype)
         self._statements.append(replace(access, out=out))
         return out
 
     def write(self, access: Store) -> None:
-        """Write a store unmodified."""
+        """Append a store unmodified."""
         self._statements.append(access)
 
     def number(self, dtype: str, number: float) -> Value:
@@ -140,12 +143,13 @@ class Code:
         init: Sequence[Value],
         iteration: Callable[[Code, Value, Sequence[Value]], Sequence[Value]],
     ) -> tuple[Value, ...]:
-        """Write a loop of ``count`` iterations.
+        """Append a loop of ``count`` iterations; returns its results.
 
         Args:
-            count: int64.
+            count: the trip count, an int64.
             init: initial values of the carries.
-            iteration: writes one with the counter and the carries, and returns the next carries.
+            iteration: writes the body, given its builder, the counter and the carries; returns the
+                next carries.
         """
         index, *carry = (self._of.fresh(v.dtype) for v in (count, *init))
         outs = tuple(self._of.fresh(v.dtype) for v in init)
@@ -170,7 +174,10 @@ class Code:
     def block(
         self, block: Block, arguments: Sequence[Value], guard: Value | None = None
     ) -> list[Value]:
-        """Write a block without loops, any number of times; return its results."""
+        """Inline a block without loops, for some arguments; returns its results.
+
+        A block may be inlined several times. ``guard`` masks its memory accesses.
+        """
         outer = dict(self._names)
         self._names.update(zip(block.params, arguments, strict=True))
         self.run(block.body, guard)
@@ -179,7 +186,12 @@ class Code:
         return results
 
     def run(self, items: Sequence[Statement], guard: Value | None = None) -> None:
-        """Write statements without loops; the guard masks their memory accesses."""
+        """Append statements without loops. Branches become selects.
+
+        Args:
+            items: statements of the original kernel.
+            guard: the mask of memory accesses; None: all lanes run them.
+        """
         for s in items:
             if isinstance(s, If):
                 self._select_between(s, guard)

@@ -1,15 +1,17 @@
-"""Contiguous slices of a batched loop: some iterations at a time, in tiles.
+"""Tiles of strided accesses: a few iterations of a batched loop are copied at a time.
 
     for k:                                  for each 128 iterations from k on:
         for i:                                  copy a x: a[t, i] = x[i, k + t] for all i and t
             y[i, k] = f(x[i, k])                for t < 128: for i: b[t, i] = f(a[t, i])
                                                 copy y b: y[i, k + t] = b[t, i] for all i and t
 
-Batch elements with a large stride in an operand touch a cache line each in every iteration, and
-cannot be vectorized. In a tile a line is read or written once for the iterations with slices in it,
-and the iterations have vectors. The offset of an element must follow from the iteration alone,
-whatever the formula. Blocks with compaction (``lane_compaction``) have none: they have too many
-elements. Neither have loops that only some elements of a block run.
+If lanes have a large stride in an operand, each of them touches a cache line in every iteration,
+and accesses are not vectorized. With tiles, a line is read or written once for all iterations whose
+elements it has, and the iterations access contiguous lanes.
+
+The offset of an element must depend on the iteration only, by any formula. Blocks with compaction
+(``lane_compaction``) have no tiles, because they have too many lanes. Neither have loops that only
+some lanes of a block run.
 """
 
 from __future__ import annotations
@@ -38,26 +40,26 @@ from gpuflow.kir.scalar import COMPONENT_DTYPES, storage_bytes
 from gpuflow.kir.walk import results_of, uses_of
 from gpuflow.targets.cpu.codegen.schedules.lane_code import Code, Lanes
 
-# Of a tile; a power of two, like the lanes of a block. Long contiguous accesses are fast: sums of 4
-# million elements took 3.7, 3.4, 3.0 and 2.7 ms with 64, 128, 256 and 512 iterations; but stacks
-# are small.
+# Iterations of a tile: a power of two, like the lanes of a block. More are faster, since contiguous
+# accesses are longer: sums of 4 million elements took 3.7, 3.4, 3.0 and 2.7 ms with 64, 128, 256
+# and 512 iterations. But tiles are on the stack, which is small.
 MOST_ITERATIONS = 256
 FEWEST_ITERATIONS = 8
-MOST_BYTES = 128 << 10  # of a loop's tiles
+MOST_BYTES = 128 << 10  # of all tiles of a loop
 
 
 class Tiles:
     """The tiles of one loop.
 
     Args:
-        lanes: of the block.
-        s: the loop; all lanes run it.
-        operands: of the kernel, by their names.
+        lanes: the block of lanes.
+        s: the loop, which all lanes must run.
+        operands: operands of the kernel, by name.
 
     Attributes:
-        iterations: of a tile; 0: the loop has no tiles.
-        body: of the loop with tiles instead of memory; its params are the counter, the start of the
-            iteration's row, and the carries.
+        iterations: iterations of a tile; 0: the loop has no tiles.
+        body: the body of the loop, which accesses tiles instead of memory. Its params are the
+            counter, the offset of the iteration's row in the tiles, and the carries.
     """
 
     def __init__(self, lanes: Lanes, s: For, operands: dict[str, Operand]) -> None:
@@ -84,15 +86,15 @@ class Tiles:
     def _uniform_steps(
         self, items: Sequence[Statement], operands: dict[str, Operand]
     ) -> tuple[list[Statement], set[Value]]:
-        """Uniform statements, and their values that change between iterations."""
+        """The uniform statements, and those of their values that depend on the counter."""
         steps: list[Statement] = []
         fixed: set[Value] = set()
         changing = {self._counter}
         for s in items:
             uses = uses_of(s)
             is_step = isinstance(s, Const | Apply | Cast | Select) or _is_scalar(s, operands)
-            known = fixed | changing
-            if is_step and all(v in known or self._lanes.is_uniform(v) for v in uses):
+            step_values = fixed | changing
+            if is_step and all(v in step_values or self._lanes.is_uniform(v) for v in uses):
                 steps.append(s)
                 (fixed if changing.isdisjoint(uses) else changing).update(results_of(s))
         return steps, changing
@@ -103,15 +105,15 @@ class Tiles:
         return s
 
     def rows(self, code: Code, iteration: Value) -> Value:
-        """The start of the row of an iteration of the tile."""
+        """The offset of an iteration's row in the tiles."""
         return code.apply("mul", iteration, code.number("int64", self._lanes.size))
 
     def fill(self, first: Value, count: Value, out: list[Statement]) -> None:
-        """Read the slices of ``count`` iterations from ``first`` on."""
+        """Copy the elements of ``count`` iterations, from ``first`` on, to the tiles."""
         self._move(Load, first, count, out)
 
     def empty(self, first: Value, count: Value, out: list[Statement]) -> None:
-        """Store the slices of ``count`` iterations from ``first`` on."""
+        """Copy the elements of ``count`` iterations, from ``first`` on, to memory."""
         self._move(Store, first, count, out)
 
     def _move(
@@ -132,7 +134,7 @@ class Tiles:
 
 
 def _iterations_per_tile(lanes: int, dtypes: Sequence[str]) -> int:
-    """The number of iterations whose slices fit in a tile; 0: too few, or no slices."""
+    """The number of iterations that fit in the tiles; 0: too few fit, or there are no tiles."""
     row_bytes = lanes * sum(map(storage_bytes, dtypes))
     iterations = MOST_ITERATIONS if row_bytes else 0
     while iterations * row_bytes > MOST_BYTES:
@@ -160,7 +162,7 @@ def _is_scalar(s: Statement, operands: dict[str, Operand]) -> bool:
 
 
 def _has_large_stride(s: Load | Store, operands: dict[str, Operand]) -> bool:
-    """Whether lanes access memory with a large stride, unconditionally."""
+    """Whether lanes access memory with a dynamic stride, unconditionally."""
     if s.where is not None or s.offset is None:
         return False
     operand = operands.get(s.operand)

@@ -1,11 +1,12 @@
-"""Loops in the order of memory: reductions of transposed operands on the CPU.
+"""Loop interchange of reductions whose operands are transposed in memory.
 
     for i:                          for j:
         sum of x[j, i] over j           y[i] += x[j, i] for all i
 
-The sum over rows of a transposed array is the sum over columns of the array itself, and the other
-way round; the strides of a call decide. A search down a few columns does not fill vectors with
-columns: it takes one after the other. Full reductions are for ``full_memory_order``.
+A sum over rows of a transposed array is a sum over columns of the array itself, and vice versa. So
+row kernels become column kernels, or column kernels row kernels, if the strides of a call are
+transposed. An argmax down few columns is always exchanged: its columns would not fill vectors. Full
+reductions are for ``full_memory_order``.
 """
 
 from __future__ import annotations
@@ -43,7 +44,7 @@ def _exchange_of(kernel: Kernel) -> _Exchange | None:
 
 
 def _choose(call: KernelCall) -> tuple[bool, ...] | None:
-    """The operands that are contiguous along the new innermost loop, as flags."""
+    """For each operand, whether it is contiguous along the new innermost loop."""
     exchange = _exchange_of(call.kernel)
     assert exchange is not None  # it applies
     if not (exchange.always or _is_transposed(exchange.distances, call.slots)):
@@ -73,21 +74,27 @@ def all_values(call: KernelCall) -> dict[Argument, int]:
 
 
 def are_unit(kernel: Kernel, values: Mapping[Argument, int], innermost: Axis) -> tuple[bool, ...]:
-    """The operands that are contiguous along an axis."""
+    """For each operand, whether it is contiguous along an axis."""
     return tuple(
         values[Argument("stride", operand.name, innermost.name)] == 1 for operand in kernel.operands
     )
 
 
 def exchanged_call(call: KernelCall, exchanged: Kernel) -> KernelCall:
-    """The call of a kernel whose axes and operands have the names of another's."""
+    """The call with another kernel, whose axes and operands have the same names."""
     values = all_values(call)
     slots = tuple([values[argument] for argument in arguments(exchanged)])
     return call._replace(kernel=exchanged, slots=slots)
 
 
 class _Exchange(NamedTuple):
-    """Condition for an exchange: always, or if these distances are transposed."""
+    """Condition for an exchange.
+
+    Attributes:
+        always: whether every call is rewritten.
+        distances: strides of each input, see ``_last_axes``. If not ``always``, a call is
+            rewritten if these are transposed.
+    """
 
     always: bool
     distances: list[tuple[Distance, Distance, Distance]]
@@ -110,7 +117,7 @@ def _can_exchange(kernel: Kernel) -> bool:
 
 
 def _searches_few_columns(kernel: Kernel) -> bool:
-    """Whether a column kernel of a few columns is an argmax, see ``argmax_rows``."""
+    """Whether the kernel is an argmax down columns, whose number is exact (small)."""
     last = kernel.axes[-1]
     if last.role is not Role.PARALLEL or last.exact is None:
         return False
@@ -119,7 +126,7 @@ def _searches_few_columns(kernel: Kernel) -> bool:
 
 
 def _exchanged_kernel(kernel: Kernel, is_unit: Sequence[bool]) -> Kernel:
-    """The kernel with its last two loops exchanged; ``is_unit``: contiguous operands."""
+    """Exchange the last two loops; ``is_unit`` has the operands that are contiguous then."""
     *outer, first, last = kernel.axes
     first = first if first.role is Role.PARALLEL else replace(first, role=Role.ROW)
     to_row = last.role is Role.PARALLEL
@@ -136,7 +143,7 @@ def _exchanged_kernel(kernel: Kernel, is_unit: Sequence[bool]) -> Kernel:
 def _is_transposed(
     distances: Sequence[tuple[Distance, Distance, Distance]], slots: Sequence[int]
 ) -> bool:
-    """Whether reduced elements are adjacent along the last axis but one."""
+    """Whether all inputs that are reduced are contiguous along the last axis but one."""
     changing = False
     for reduced, first, last in distances:
         if reduced.within(slots) != 0:

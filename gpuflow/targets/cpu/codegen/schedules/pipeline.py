@@ -1,4 +1,4 @@
-"""The schedules of the CPU, in the order in which they are tried, and their printers."""
+"""The schedules of the CPU, in the order in which they are tried, and its kernel rewrites."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from gpuflow.targets.cpu.codegen.schedules.short_rows import SHORT_ROW_LOOPS
 from gpuflow.targets.cpu.codegen.schedules.split_reductions import SPLIT_REDUCTIONS
 from gpuflow.targets.cpu.codegen.schedules.tiled_maps import TILED_MAPS
 
-# Loops are ordered before rows are split into phases, which are maps and full reductions.
+# MEMORY_ORDER comes before ROW_PHASES, because phases are maps and full reductions, not rows.
 CPU_SCHEDULES = (
     MEMORY_ORDER,
     ROW_PHASES,

@@ -1,8 +1,8 @@
-"""Few long rows on the CPU: the phases of a row kernel become separate kernels.
+"""Loop fission of row kernels with few long rows: each phase of a row becomes a kernel.
 
-A launch gives each thread whole rows. Where there are fewer rows than threads, each reduction of a
-row is a kernel, and so is the final loop over the row; results of reductions go through scratch
-memory. A reduction of one row is one of all its elements, which may be split into parts:
+A launch gives each thread whole rows. If there are fewer rows than threads, each reduction of a row
+becomes a kernel, and so does the final loop over the row. Results of reductions pass through
+scratch memory. A reduction of one row is a full reduction, which ``split_reductions`` may split:
 
     for each row:                       for the first row:
         top = max(x)                        top = max(x)              <- all threads
@@ -28,7 +28,8 @@ from gpuflow.kir.nodes import (
 )
 from gpuflow.targets.cpu.codegen.schedules.row_values import cache_row_values
 
-# Two rows of so many elements; more only of those that no cache holds from one phase to the next.
+# Elements of a row: SHORTEST_ROW for up to FEW_ROWS rows. Rows of more must be SHORTEST_OF_MANY,
+# which exceed every cache: then it costs nothing that each phase reads the row from memory.
 SHORTEST_ROW = 1 << 16
 FEW_ROWS = 2
 SHORTEST_OF_MANY = 1 << 20
@@ -48,7 +49,7 @@ def _make_phases(kernel: Kernel) -> Phases | None:
 
 
 def _choose(call: KernelCall) -> int | None:
-    """The number of rows, if they are few and long."""
+    """The number of rows if they are few and long, else None."""
     if call.points < SHORTEST_ROW or call.extent > MOST_ROWS:
         return None
     phases = _phases(call.kernel)
@@ -65,7 +66,7 @@ def _rewrite(call: KernelCall, count: int, allocate: Allocate) -> tuple[KernelCa
     assert phases is not None  # it has rows
     calls = []
     for row in product(*[range(sizes[axis]) for axis in phases.rows]):
-        # Memory of its own for each row: launches of one kernel for several rows may be joined.
+        # Each row has separate scratch memory, because launches for several rows may be merged.
         scratch = {o.name: allocate(storage_dtype(o.dtype).itemsize) for o in phases.results}
         row_index = dict(zip(phases.rows, row, strict=True))
         for phase in phases.kernels:
@@ -83,7 +84,7 @@ ROW_PHASES = Schedule("phases of rows", _applies, _choose, _rewrite)
 def _slots(
     call: KernelCall, phase: Kernel, row: dict[str, int], scratch: dict[str, int]
 ) -> tuple[int, ...]:
-    """The argument block of a phase for one row of the whole call."""
+    """The argument block of a phase for one row: addresses are advanced to the row."""
     values, distances = values_of(call), distances_of(call.kernel)
     dtypes = {operand.name: operand.dtype for operand in call.kernel.operands}
     slots = []

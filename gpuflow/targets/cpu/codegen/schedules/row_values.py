@@ -1,9 +1,9 @@
-"""Row kernels on the CPU: cache expensive values of one loop over a row for a later one.
+"""Reuse of expensive values between two loops over a row, through the row of the output.
 
-KernelIR recomputes the values of a row in every loop over it, which suits a GPU. On CPUs exp or
-tanh cost more than cached memory: the last reduction writes such a value into the output's row, and
-the final loop, which stores that row, reads it. A value that has been rounded to the row's dtype
-loses nothing there.
+KernelIR recomputes the values of a row in every loop over it, which suits a GPU. On CPUs, exp or
+tanh cost more than accesses of cached memory. So the last reduction stores such a value in the
+output's row, and the final loop, which overwrites that row, loads it first. The value must already
+be rounded to the row's dtype, so that the store loses nothing.
 """
 
 from __future__ import annotations
@@ -34,14 +34,14 @@ from gpuflow.kir.walk import all_uses, needed, results_of, statements
 
 
 def cache_row_values(kernel: Kernel) -> Kernel:
-    """Store values of the last reduction that the final loop over the row needs.
+    """Store a value of the last reduction that the final loop over the row needs.
 
     Args:
         kernel: any kernel.
 
     Returns:
-        The same kernel if there is nothing to cache. Operands keep their positions; one that is
-        written may be read as well.
+        The same kernel if there is nothing to cache. Else one with equal operands, except that
+        the mode of the operand that holds the value becomes INOUT.
     """
     if kernel.kind != "row":
         return kernel
@@ -57,7 +57,7 @@ def cache_row_values(kernel: Kernel) -> Kernel:
 
 
 def _in_nest(kernel: Kernel, block: Block, parallel: set[str]) -> tuple[Block, str] | None:
-    """A block of the nest of loops over rows with its inner statements changed."""
+    """Rewrite the statements of a row, inside the loops over rows; None if nothing changes."""
     last = block.body[-1] if block.body else None
     if isinstance(last, For) and last.axis in parallel:
         rewritten = _in_nest(kernel, last.body, parallel)
@@ -72,7 +72,7 @@ def _in_nest(kernel: Kernel, block: Block, parallel: set[str]) -> tuple[Block, s
 def _with_cached_value(
     kernel: Kernel, items: tuple[Statement, ...]
 ) -> tuple[tuple[Statement, ...], str] | None:
-    """The statements of a row with one cached value, and the operand that caches it."""
+    """The statements of a row with one cached value, and the operand that holds it; or None."""
     last = items[-1] if items else None
     if not isinstance(last, For) or last.axis is None:
         return None
@@ -81,31 +81,37 @@ def _with_cached_value(
         return None
     reduce = items[positions[-1]]
     assert isinstance(reduce, Reduce)
-    pair = _shared(reduce.body, last.body)
+    pair = _common_value(reduce.body, last.body)
     if pair is None:
         return None
     early, late = pair
     loop = replace(last, body=_without(last.body, late))
-    dtypes = {late.dtype, *(fn.removeprefix("round_") for fn in _made_by(last.body, late))}
+    dtypes = {
+        late.dtype,
+        *(fn.removeprefix("round_") for fn in _defining_functions(last.body, late)),
+    }
     operand = _row_for(kernel, last, dtypes, (*items[positions[-1] + 1 : -1], loop))
     if operand is None:
         return None
     body = reduce.body
     reduce = replace(reduce, body=replace(body, body=(*body.body, Store(operand, early))))
-    # It is read before the row is overwritten.
+    # The load comes first, before the iteration overwrites the element.
     loop = replace(loop, body=replace(loop.body, body=(Load(late, operand), *loop.body.body)))
     return (*items[: positions[-1]], reduce, *items[positions[-1] + 1 : -1], loop), operand
 
 
-def _made_by(block: Block, value: Value) -> list[str]:
-    """The function that makes a value, if one does."""
+def _defining_functions(block: Block, value: Value) -> list[str]:
+    """The function whose result a value is, in a list; empty if there is none."""
     return [s.fn for s in block.body if isinstance(s, Apply) and value in s.outs]
 
 
 def _row_for(
     kernel: Kernel, loop: For, dtypes: set[str], later: tuple[Statement, ...]
 ) -> str | None:
-    """A contiguous row of one of some dtypes that the loop writes, and nothing ``later`` reads."""
+    """An output whose contiguous row can hold the value: the loop stores it in one of ``dtypes``.
+
+    ``later`` are the statements after the reduction, which must not load that operand.
+    """
     position = [axis.name for axis in kernel.axes].index(loop.axis or "")
     stored = {s.operand for s in loop.body.body if isinstance(s, Store) and s.offset is None}
     read = {s.operand for s in statements(Block(body=later)) if isinstance(s, Load)}
@@ -117,15 +123,15 @@ def _row_for(
     return None
 
 
-def _shared(early: Block, late: Block) -> tuple[Value, Value] | None:
-    """The last expensive value of ``late`` that ``early`` computes as well."""
+def _common_value(early: Block, late: Block) -> tuple[Value, Value] | None:
+    """The last expensive value of ``late`` that ``early`` computes too, as a pair; or None."""
     early_values: dict[int, Value] = {}
-    numbers: dict[Any, int] = {}
-    keys = _Keys(early.body, numbers)
+    expression_ids: dict[Any, int] = {}
+    keys = _Keys(early.body, expression_ids)
     for statement in early.body:
         for value in results_of(statement):
             early_values[keys.of(value.number)] = value
-    keys = _Keys(late.body, numbers)
+    keys = _Keys(late.body, expression_ids)
     for statement in reversed(late.body):
         for value in results_of(statement):
             key = keys.of(value.number)
@@ -138,12 +144,12 @@ class _Keys:
     """Value numbering: equal keys for equal expressions of two blocks.
 
     Args:
-        items: the statements of one of them.
-        numbers: negative ids of expressions, for both; an expression refers to its operands by
-            them, because a nested one would be as long as the formula written out.
+        items: the statements of one block.
+        expression_ids: table of both blocks, from expressions to negative ids. Expressions refer to
+            their operands by id; nested expressions could grow exponentially.
     """
 
-    def __init__(self, items: Sequence[Statement], numbers: dict[Any, int]) -> None:
+    def __init__(self, items: Sequence[Statement], expression_ids: dict[Any, int]) -> None:
         self._keys: dict[int, int] = {}
         self._expensive: set[int] = set()
         for statement in items:
@@ -152,12 +158,12 @@ class _Keys:
             inherits = bool(all_uses(statement) & self._expensive)
             for index, value in enumerate(results_of(statement)):
                 key = (*signature, index)
-                self._keys[value.number] = numbers.setdefault(key, -1 - len(numbers))
+                self._keys[value.number] = expression_ids.setdefault(key, -1 - len(expression_ids))
                 if inherits or is_expensive:
                     self._expensive.add(value.number)
 
     def of(self, number: int) -> int:
-        """The key of a value; external values are their own keys."""
+        """The key of a value. An external value is its own key."""
         return self._keys.get(number, number)
 
     def is_expensive(self, number: int) -> bool:
@@ -182,6 +188,6 @@ class _Keys:
 
 
 def _without(block: Block, value: Value) -> Block:
-    """The block without the statement that makes a value, and without dead code."""
+    """Remove the statement that defines a value, and the statements that are dead then."""
     items = [s for s in block.body if value not in results_of(s)]
     return replace(block, body=needed(items))

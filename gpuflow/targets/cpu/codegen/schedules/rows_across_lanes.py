@@ -1,4 +1,4 @@
-"""Rows of a few elements: many rows at a time, each in a separate lane.
+"""Vectorization of short rows across rows: each lane of a vector is a row.
 
     for i:                          strip i by 64:
         %1 = reduce j { load x }        for i: for j: x_tile[j, i] = x[i, j]
@@ -7,9 +7,9 @@
                                         for j: for i: o_tile[j, i] = f(running[i])
                                         for i: for j: o[i, j] = o_tile[j, i]
 
-A row of ten elements does not fill vector registers, and LLVM makes scalar code of it. Here a strip
-of rows is transposed into a local array, so that neighbors are elements of different rows; then the
-rows are columns, for ``interchange``. Results are transposed back at the end.
+A row of ten elements does not fill vector registers, so LLVM emits scalar code. This schedule
+transposes a strip of rows into a local array, in which adjacent elements belong to different rows.
+``interchange`` then treats the rows as columns. Results are transposed back at the end.
 """
 
 from __future__ import annotations
@@ -45,17 +45,17 @@ from gpuflow.targets.cpu.codegen.schedules.interchange import Interchange
 from gpuflow.targets.cpu.codegen.schedules.known_strides import LONGEST_KNOWN
 from gpuflow.targets.cpu.codegen.schedules.row_values import cache_row_values
 
-# Points; with fewer, transposing narrow rows saves less than it costs to build so large a kernel.
+# Points of a call: with fewer, the transpose saves less than it costs to build the larger kernel.
 SMALLEST_TRANSPOSED = 1 << 13
 LONGEST_ROW = 16
-ROWS = 64  # at a time
-# Statements of a row up to which LLVM unrolls its loops; then vectors are those of the loop over
-# rows, if it knows their strides (``known_strides``), and transposing does not make them faster.
+ROWS = 64  # rows of a strip
+# Most statements of a row for which LLVM unrolls the loops over a row. It then vectorizes the loop
+# over rows if their strides are static (``known_strides``), and transposing is not faster.
 MOST_WRITTEN_OUT = 110
 
 
 def _applies(kernel: Kernel) -> bool:
-    """Whether the rows of a kernel are short, and transposing them pays off."""
+    """Whether the rows of a kernel are short, and transposing them is worth its cost."""
     if kernel.kind != "row" or len(kernel.axes) < 2:
         return False
     *outer, last = kernel.axes
@@ -86,7 +86,7 @@ def _combining(loop: Reduce | For) -> Iterator[Statement]:
 
 
 def _is_worth_it(loop: Reduce | For) -> bool:
-    """Whether a loop over a row takes longer than the transpose; arithmetic alone does not."""
+    """Whether a loop over a row is slower than the transpose: argmax and transcendentals are."""
     if isinstance(loop, Reduce) and finds_first_largest(loop):
         return True
     return any(isinstance(s, Apply) and s.fn in TRANSCENDENTAL for s in statements(loop.body))
@@ -105,8 +105,9 @@ ROWS_ACROSS_LANES = Schedule("rows across lanes", _applies, _choose, _rewrite)
 
 
 def _transposed(kernel: Kernel) -> Kernel:
-    """The kernel with its rows in lanes."""
-    written = {o.name for o in kernel.operands if o.mode is Mode.OUT}  # before they are read
+    """Rewrite the kernel to transposed strips of rows."""
+    # ``cache_row_values`` may read some of these back, but only elements it has written.
+    written = {o.name for o in kernel.operands if o.mode is Mode.OUT}
     kernel = cache_row_values(kernel)
     rows, row = kernel.axes[-2:]
     assert row.exact is not None  # see ``_applies``
@@ -134,7 +135,7 @@ def _transposed(kernel: Kernel) -> Kernel:
 
     def in_nest(block: Block) -> Block:
         *before, loop = block.body
-        assert isinstance(loop, For)  # over the axes around a row, which are all PARALLEL
+        assert isinstance(loop, For)  # the axes around a row are all PARALLEL
         if loop.axis != rows.name:
             return replace(block, body=(*before, replace(loop, body=in_nest(loop.body))))
         work = interchange.strip_body(rows.name, renamed(loop.body, {}, names))
@@ -150,7 +151,7 @@ def _copy(value: Value, source: str, target: str) -> Block:
 
 
 def _transposed_operands(kernel: Kernel) -> list[Operand]:
-    """Arrays that vary along rows and columns, with no other accesses."""
+    """Arrays that vary along both axes, and are only accessed at the current point."""
     accesses = [s for s in statements(kernel.body) if isinstance(s, Load | Store)]
     elsewhere = {s.operand for s in accesses if not is_whole(s)}
     return [

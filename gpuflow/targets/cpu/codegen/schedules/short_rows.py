@@ -1,10 +1,10 @@
-"""Rows that are a few vectors long: their loops take one vector at a time.
+"""Marks the axis of short rows, so that loops over it are not unrolled to several vectors.
 
     for j in range(n):          for j in range(n, step=one vector):
         ...                         ...
 
-LLVM makes a loop for several vectors at once, and three remainder loops; a row of fewer elements
-than that only runs the last ones.
+LLVM emits a loop over several vectors per iteration, and three remainder loops. A row with fewer
+elements than such an iteration would run only the remainder loops.
 """
 
 from __future__ import annotations
@@ -36,7 +36,7 @@ def _rewrite(call: KernelCall, _: bool, allocate: Allocate) -> tuple[KernelCall,
 
 
 def with_short_axis(kernel: Kernel) -> Kernel:
-    """The kernel with its last axis marked as short."""
+    """Mark the kernel's last axis as short."""
     *outer, last = kernel.axes
     return replace(kernel, axes=(*outer, replace(last, is_short=True)))
 

@@ -1,10 +1,10 @@
-"""Long reductions on the CPU: partial reductions of chunks (``compiler/schedules/split.py``).
+"""Splits long reductions into partial reductions of chunks (``compiler/schedules/split.py``).
 
     total = sum(x)      partial[k] = sum(x of chunk k), for k in range(chunks)    <- all threads
                         total = sum(partial)
 
-The number of chunks follows from the shape alone, so that results do not depend on threads. The
-remainder is one more call of their kernel, for a chunk of another length.
+The number of chunks must depend on the shape only, so that results do not depend on the number of
+threads. The remainder is one more call of the partial kernel, for a chunk of another length.
 """
 
 from __future__ import annotations
@@ -23,10 +23,11 @@ SMALLEST_SPLIT = 1 << 16  # points; fewer take about as long as a second launch 
 MOST_CHUNKS = 64
 SMALLEST_CHUNK = 1 << 14  # points
 SMALLEST_CHUNK_ROWS = 32  # rows of a column kernel: a chunk stores a result for each column
-ENOUGH_POINTS = 64  # of the axis that a launch splits: more need no chunks
-ENOUGH_COLUMNS = 8192  # when that axis is the innermost one: threads walk down their own columns
-GROUPED_COLUMNS = 256
-_ALIGNED_ROWS = 64
+# If the axis that a launch splits among threads has this many points, chunks are not needed.
+ENOUGH_POINTS = 64
+ENOUGH_COLUMNS = 8192  # the same if it is the innermost axis: threads reduce their own columns
+GROUPED_COLUMNS = 256  # rows of few columns are grouped to about this many elements
+_ALIGNED_ROWS = 64  # the rows of large chunks are a multiple of it
 
 
 def _applies(kernel: Kernel) -> bool:
@@ -34,6 +35,7 @@ def _applies(kernel: Kernel) -> bool:
 
 
 def _choose(call: KernelCall) -> Cut | None:
+    """The number and the size of chunks; None if the call has enough parallelism, or is small."""
     split = split_kernel(call.kernel) if call.points >= SMALLEST_SPLIT else None
     if split is None:
         return None
@@ -64,7 +66,7 @@ def _choose(call: KernelCall) -> Cut | None:
 
 
 def _is_retained_outer(kernel: Kernel) -> bool:
-    """Whether the loop over a retained axis is around the one that is split."""
+    """Whether the loop over a retained axis encloses the loop that is split."""
     split = split_kernel(kernel)
     assert split is not None  # the caller has it
     order = [axis.name for axis in kernel.axes]
@@ -72,7 +74,7 @@ def _is_retained_outer(kernel: Kernel) -> bool:
 
 
 def _is_dense(call: KernelCall, split: SplitKernels, columns: int, blocks: SlotMaps) -> bool:
-    """Whether each operand is contiguous over rows, or constant."""
+    """Whether rows of each operand are contiguous to each other, or it does not vary."""
     if split.partial.axes[-1].name != split.retained[0]:
         return False
     slots = call.slots

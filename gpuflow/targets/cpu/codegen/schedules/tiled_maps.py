@@ -1,7 +1,7 @@
-"""Maps that read an operand across its rows: in tiles, by way of the stack.
+"""Loop tiling of maps that read a transposed operand: tiles are copied through the stack.
 
-A transposed operand touches a cache line for each element. In a tile (``compiler/schedules/tiles``)
-all of a line is used.
+A loop over a transposed operand touches a cache line for each element. In a tile
+(``compiler/schedules/tiles``) all elements of a line are used.
 """
 
 from __future__ import annotations
@@ -14,10 +14,10 @@ from gpuflow.kir.nodes import (
     remembered,
 )
 
-TILE = 64  # points of both axes
-BAND = 256  # rows that are done before the next: their pages stay in the TLB
-SMALLEST_TILED = 1 << 12  # points
-SHORTEST_TILED = 16  # of both axes: a cache line of 4-byte elements
+TILE = 64  # points of a tile along both axes
+BAND = 256  # rows of a band of tiles, whose pages stay in the TLB
+SMALLEST_TILED = 1 << 12  # points of a call
+SHORTEST_TILED = 16  # points along both axes: a cache line of 4-byte elements
 
 
 def _choose(call: KernelCall) -> bool | None:

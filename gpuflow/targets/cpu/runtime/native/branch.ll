@@ -1,4 +1,4 @@
-; One of several programs (execute.ll).
+; A branch: runs one of several programs (execute.ll).
 
 declare i32 @gf_execute(ptr, ptr, ptr)
 

@@ -1,4 +1,4 @@
-"""Calls of native programs: kernel launches, and instructions of providers for library calls."""
+"""Calls in native programs: kernel launches, and the interface of providers of library calls."""
 
 from __future__ import annotations
 
@@ -14,17 +14,17 @@ from gpuflow.targets.cpu.runtime.native.object_code import native_function
 from gpuflow.targets.cpu.runtime.native.program_writer import Code
 from gpuflow.targets.cpu.runtime.native.services import NativeServices, Runs
 
-VECTOR_POINTS = 64  # as many as a vector loop takes at a time; chunks are multiples of it
+VECTOR_POINTS = 64  # most points that an iteration of a vector loop takes; chunks are multiples
 
 
 class NativeCall(NamedTuple):
-    """A provider's implementation of a library call.
+    """A provider's implementation of a library call: the ``Choice`` of the CPU.
 
     Attributes:
-        emit: writes its instructions.
-        workspace_bytes: memory that it needs besides operands and outputs.
-        runs: the code that the instructions run, if it can be determined early; it is then built
-            with other code of a program, not when they are written.
+        emit: writes the instructions of the call.
+        workspace_bytes: memory that the call needs besides operands and outputs.
+        runs: returns the code that the instructions run, so that it is built together with the
+            other code of a program. Code that is missing here is built by ``emit``.
     """
 
     emit: Callable[[CallStep, NativeServices, Code, Locations], None]
@@ -35,7 +35,10 @@ class NativeCall(NamedTuple):
 def launch(
     calls: Sequence[KernelCall], services: NativeServices, code: Code, locations: Locations
 ) -> None:
-    """Adds one launch of a kernel; several calls go through a table of their argument blocks."""
+    """Emit one launch of a kernel for one or several calls with the same kernel.
+
+    Several calls are segments of one launch, with a table of their argument blocks.
+    """
     kernel = calls[0].kernel
     loaded = services.load(kernel)
     code.keep(loaded)
@@ -53,11 +56,12 @@ def launch(
     code.run(loaded.address, block, call.extent, chunk, call.points, iterations > 1)
 
 
-# Assumed trip count of a loop in a kernel: threads pay off even for few elements.
+# Assumed trip count of loops that are part of a kernel: with them, few elements justify threads.
 _ITERATIONS = 100
 
 
 def _is_in_order(kernel: Kernel) -> bool:
+    """Whether one thread must visit all points, since the kernel has a SERIAL axis."""
     return any(axis.role is Role.SERIAL for axis in kernel.axes)
 
 
@@ -69,15 +73,18 @@ def _launch_segments(
     services: NativeServices,
     code: Code,
 ) -> None:
-    """Segments follow one another: threads take ranges of points, or whole reductions."""
+    """Emit a launch over the concatenated ranges of segments, which threads share.
+
+    Without a PARALLEL axis a segment is a full reduction, which one thread computes.
+    """
     is_whole = all(axis.role is not Role.PARALLEL for axis in kernel.axes)
     table, start = [function, int(is_whole), len(calls)], 0
     for call, block in zip(calls, blocks, strict=True):
         table += [start, block, call.extent]
-        # A whole reduction counts its points, so that threads get similar amounts of work.
+        # A full reduction takes a range as long as its points, so that threads get similar work.
         start += max(call.points, 1) if is_whole else call.extent
         if kernel.kind == "map":
-            # Chunks begin at whole vectors of a segment, as in a separate launch.
+            # Each segment starts at a multiple of the vector width, as in a separate launch.
             start = -(-start // VECTOR_POINTS) * VECTOR_POINTS
     first = code.block(table)
     for k in range(len(calls)):
@@ -88,7 +95,7 @@ def _launch_segments(
 
 
 def _argument_block(call: KernelCall, code: Code, locations: Locations) -> int:
-    """Allocate a call's argument block; instructions fill in slots that each call changes."""
+    """Append a kernel's argument block; SET instructions write addresses that calls change."""
     block = code.block(call.slots)
     addresses, data = locations.addresses, code.data
     for k, buffer in enumerate(call.buffers, block):

@@ -1,9 +1,9 @@
-; Convolutions as products of matrices, by BLAS on one thread: the pool splits them.
+; Convolutions as products of packed matrices (im2col), by BLAS on one thread: the pool splits them.
 ;
 ; A convolution has elements lhs[u, position] and rhs[o, depth]. A position is
-; i * i.step + j * j.step - pad in each of three dimensions of space; where it is a multiple of the
-; dilation and in bounds, it is element position / dilation, elsewhere a zero. A packed matrix P
-; holds lhs at (u, i) and j, a block of it at a time, in a slot of memory that fits a core's cache:
+; i * i.step + j * j.step - pad in each of three dimensions of space. If it is a multiple of the
+; dilation and in bounds, it is element position / dilation; else it is a zero. A packed matrix P
+; has lhs at (u, i) and j, one block at a time, in a slot of memory that fits a core's cache:
 ;
 ;     lhs, space along the last dimension           P, for a step of 1 of i and j, pad 1
 ;
@@ -20,7 +20,7 @@
 ;
 ;     outer axes   groups and batches: offsets in lhs, rhs and out, from a table
 ;     block        of the result: a range of j (form 0) or of u (form 1)
-;     split        of the sum: a range of its iterations; each split has a separate result, and
+;     split        of the sum: a range of its iterations. Each split has a separate partial sum, and
 ;                  @gf_sum_partials_TYPE adds them up
 ;     iteration    a step of the sum over axes without blocks (offsets from a table), and a block of
 ;                  the summed axis: one packed matrix and one product, added to those before
@@ -31,7 +31,7 @@
 ;        +----------------------------------------------------------------------------------+
 ;      0 | cblas_TYPEgemm                                                                   |
 ;        +----------------------------------------------------------------------------------+
-;      1 | flags of taken slots, one in 64 bytes | 2 their memory | 3 their number          |
+;      1 | flags of claimed slots, one in 64 bytes | 2 their memory | 3 their number        |
 ;      4 | bytes of one slot                                                                |
 ;        +----------------------------------------------------------------------------------+
 ;      5 | lhs | 6 rhs | 7 out                                                              |
@@ -62,23 +62,23 @@
 ;        + 7 size of j | + 8 its block | + 9 number of blocks
 ;        + 10 step of j's that are elements, with lhs dilation | + 11 step of these elements
 ;
-; Loops have one form: ``x.look`` checks whether there is another x, ``x.one`` is its iteration, and
-; ``x.end`` goes on to the next.
+; All loops have one form: ``x.look`` checks whether there is another x, ``x.one`` is the body, and
+; ``x.end`` continues with the next.
 
-; Arguments do not change while a function runs, whatever it stores.
+; Arguments are constant while a function runs, so these are invariant loads.
 define internal i64 @integer.TYPE(ptr %arguments, i64 %k) alwaysinline {
   %at = getelementptr i64, ptr %arguments, i64 %k
   %value = load i64, ptr %at, !invariant.load !0
   ret i64 %value
 }
 
-; Offsets in three arrays of an index over the axes of a table.
+; The offsets in three arrays of a linear index over the axes of a table.
 define internal { i64, i64, i64 } @offsets.TYPE(ptr %table, i64 %axes, i64 %index) alwaysinline {
 entry:
-  ; From the innermost axis: each takes its position off the index.
+  ; Delinearize the index, from the innermost axis outwards.
   br label %look
 look:
-  ; Another axis? The offsets are those of the axes so far.
+  ; Is there another axis? The offsets are sums over the axes so far.
   %d = phi i64 [ %axes, %entry ], [ %d.next, %axis ]
   %rest = phi i64 [ %index, %entry ], [ %rest.next, %axis ]
   %lhs = phi i64 [ 0, %entry ], [ %lhs.next, %axis ]
@@ -87,7 +87,7 @@ look:
   %left = icmp sgt i64 %d, 0
   br i1 %left, label %axis, label %end
 axis:
-  ; Its row of the table; the remaining index modulo its size is the position along it.
+  ; Its row of the table. The remaining index modulo its size is the index along it.
   %d.next = add i64 %d, -1
   %first = mul i64 %d.next, 4
   %row = getelementptr i64, ptr %table, i64 %first
@@ -112,7 +112,7 @@ end:
   ret { i64, i64, i64 } %r2
 }
 
-; Offset in lhs of a position along one dimension, or -1: it is out of bounds, or between elements.
+; The offset in lhs of a position along one dimension; -1 if it is padding, or between elements.
 define internal i64 @in_bounds.TYPE(ptr %d, i64 %i, i64 %j) alwaysinline {
 entry:
   ; The position, which is the element without lhs dilation.
@@ -136,7 +136,7 @@ dilated:
   %between = select i1 %on, i64 %quotient, i64 -1
   br label %check
 check:
-  ; Negative numbers are large ones without a sign, so that one comparison asks for both ends.
+  ; One unsigned comparison checks both bounds, because negative numbers are large without a sign.
   %element = phi i64 [ %position, %entry ], [ %between, %dilated ]
   %in = icmp ult i64 %element, %size
   %offset = mul i64 %element, %stride

@@ -1,7 +1,7 @@
 """Locations of buffers in a native program, and copies between them.
 
-A slot of an argument block is an address that no call changes, or a register and an offset, which
-an instruction of the program writes before it is needed.
+An address in an argument block is either the same in all calls, or a register plus an offset. The
+latter is written by a SET instruction before the block is used.
 """
 
 from __future__ import annotations
@@ -24,14 +24,19 @@ from gpuflow.targets.cpu.runtime.native.services import Build, NativeServices, R
 
 
 class Locations(Protocol):
-    """Locations of the buffers of a program under construction."""
+    """Locations of the buffers of a native program under construction.
+
+    Attributes:
+        memory: the arena of temporaries.
+        plan: the plan.
+    """
 
     memory: Arena
     plan: Plan
 
     @property
     def addresses(self) -> Mapping[int, int]:
-        """The addresses of temporaries."""
+        """The addresses of temporaries, by buffer."""
         ...
 
     def of(self, buffer: int) -> Location:
@@ -40,13 +45,13 @@ class Locations(Protocol):
 
 
 def addresses_in(plan: Plan, memory: Arena) -> dict[int, int]:
-    """The addresses of a plan's temporaries."""
+    """The addresses of a plan's temporaries in an arena, by buffer."""
     start = address(memory.memory)
     return {buffer: start + offset for buffer, offset in plan.offsets.items()}
 
 
 def operand_location(operand: Operand, code: Code, locations: Locations) -> Location:
-    """Location of the first element of a row-major operand."""
+    """The location of an operand's first element. A literal is stored row-major in the program."""
     if operand.buffer == NO_BUFFER:
         value = np.asarray(operand.value, storage_dtype(operand.aval.dtype))
         elements = np.array(np.broadcast_to(value, operand.aval.shape), order="C")
@@ -67,9 +72,18 @@ def copy_view(
     services: NativeServices,
     code: Code,
 ) -> None:
-    """Copy the elements of a view, starting at ``source``, in row-major order."""
+    """Emit a row-major copy of a view.
+
+    Args:
+        view: shape and strides; its offset is ignored.
+        itemsize: bytes of an element.
+        source: location of the view's first element.
+        target: location of the copy.
+        services: services of the program.
+        code: the program.
+    """
     size = prod(view.shape)
-    if not size * itemsize:  # float0 holds nothing
+    if not size * itemsize:  # float0 has no bytes
         return
     if view.is_contiguous:
         name, arguments, extent = "gf_copy", [], size * itemsize
@@ -90,7 +104,7 @@ def copy_view(
 
 
 def code_of_copy(view: View, itemsize: int) -> list[Runs]:
-    """The code that ``copy_view`` runs, if it is not in the runtime of every program."""
+    """The code that ``copy_view`` runs, except functions of the core module, which always exist."""
     if not prod(view.shape) * itemsize or view.is_contiguous:
         return []
     call = copying_call(moving_axes(view), itemsize)
@@ -114,7 +128,7 @@ def _copy_in_kernel(
 
 
 def moving_axes(view: View) -> list[tuple[int, int]]:
-    """Sizes and strides of a view's dimensions; those of size 1 and collapsible ones are merged."""
+    """Sizes and strides of a view's axes: dimensions of size 1 dropped, others collapsed."""
     axes: list[tuple[int, int]] = []
     repeats = view.broadcast or (False,) * len(view.shape)
     for size, stride, repeat in zip(view.shape, view.strides, repeats, strict=True):
@@ -131,7 +145,7 @@ def moving_axes(view: View) -> list[tuple[int, int]]:
 def copy_bytes(
     source: Location, target: Location, count: int, services: NativeServices, code: Code
 ) -> None:
-    """Copy ``count`` bytes, unless both locations are the same."""
+    """Emit a copy of ``count`` bytes, unless both locations are the same."""
     if source == target:
         return
     block = code.block((0, 0))

@@ -1,6 +1,6 @@
 ; A function that native programs run like a compiled kernel: function(arguments, lo, hi).
 
-; Words: target, source. Indices are bytes.
+; Arguments: target, source. Indices are bytes.
 define void @gf_copy(ptr %arguments, i64 %low, i64 %high) {
   %target = load ptr, ptr %arguments
   %source.at = getelementptr i64, ptr %arguments, i64 1

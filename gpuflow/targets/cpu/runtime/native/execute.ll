@@ -1,21 +1,22 @@
-; Native programs: a list of instructions over registers that hold addresses.
+; The interpreter of native programs: lists of instructions over registers that hold addresses.
 ;
 ;   0                                 end
 ;   1  target  register  offset       slot at ``target`` = register + offset
 ;   2  function block extent chunk    function(block, 0, extent), on several threads if
 ;                                     extent > chunk
 ;   3  function block                 function(block, registers, state): gf_scan, gf_while,
-;                                     gf_branch or gf_parallel_loop, which run programs
-;   4                                 return if the call was interrupted (looks once a second)
+;                                     gf_branch or gf_parallel_loop, which run nested programs
+;   4                                 return if the call was interrupted (polls once a second)
 ;
-; A location is a register's index, or -1, and an offset; its address is their sum.
-; Results are 0, or -1 with a Python exception set (a signal's handler or another thread raised).
+; A location is a register's index and an offset, whose sum is its address; with index -1, the
+; offset is the address.
+; Results are 0, or -1 with a Python exception set (a signal handler or another thread raised).
 ;
 ; %state is the state of a call, in 64-bit integers:
-;    0  the thread's Python state while it does not hold the GIL, else 0
-;    1  the time of the last look at signals
+;    0  the thread's Python state (PyThreadState) while it does not hold the GIL, else 0
+;    1  the time of the last poll for signals, in seconds
 ;    2  whether it was interrupted: kernels return, and the program ends
-;    3  the thread that called
+;    3  the calling thread
 
 declare i32 @PyErr_CheckSignals()
 declare ptr @PyEval_SaveThread()
@@ -85,9 +86,9 @@ end:
   ret i32 0
 }
 
-; Let Python handle what interrupts a thread, about once a second: where a loop goes on for long,
-; Ctrl-C ends it, and so does an exception that another thread sets. A worker asks whether the
-; thread that called was interrupted.
+; Poll for interrupts: let Python run signal handlers and raise asynchronous exceptions, about once
+; a second. So Ctrl-C ends a long loop, as does an exception that another thread sets. In a worker,
+; check whether the calling thread was interrupted.
 define i32 @gf_signals(ptr %state) {
 entry:
   %thread.at = getelementptr i64, ptr %state, i64 3
@@ -126,9 +127,9 @@ released:
   ret i32 %answer.too
 }
 
-; Whether an exception arrived; the GIL is held. Those of other threads (PyThreadState_SetAsyncExc)
-; arrive where Python runs a function of Python, so one is called, which does nothing; there other
-; threads get the GIL as well.
+; Whether an exception is raised; the GIL must be held. Exceptions that other threads set
+; (PyThreadState_SetAsyncExc) are raised only while Python code runs, so an empty Python function is
+; called. That also lets other threads acquire the GIL.
 define internal i32 @interrupted() noinline cold {
 entry:
   %signal = call i32 @PyErr_CheckSignals()
@@ -145,8 +146,8 @@ failed:
   ret i32 -1
 }
 
-; Whether a kernel must return: kernels check now and then in their loops, in any thread. The
-; calling thread looks at signals; workers read the call's state.
+; Whether a kernel must return. Kernels call it regularly in long loops, in any thread. The calling
+; thread polls for signals; workers read the call's state.
 define i32 @gf_interrupted() {
 entry:
   %state = call ptr @current_call()
@@ -176,9 +177,9 @@ no:
   ret i32 0
 }
 
-; A method of Python with METH_FASTCALL: registers are the addresses of the arguments' elements.
-; %self and the arguments are NumPy arrays, whose objects hold that address at byte 16;
-; %self holds code, registers, and whether to release the GIL.
+; A Python method with METH_FASTCALL: it sets the registers to the addresses of the arguments'
+; elements, and runs the program. %self and the arguments are NumPy arrays, whose objects have that
+; address at byte 16. %self contains code, registers, and whether to release the GIL.
 define ptr @gf_call(ptr %self, ptr %arguments, i64 %count) {
 entry:
   %state = alloca [4 x i64], align 16
@@ -221,7 +222,7 @@ with:
 without:
   %thread = call ptr @PyEval_SaveThread()
   store ptr %thread, ptr %state
-  ; A handler of signals may have called this from within another call.
+  ; A signal handler may have called this during another call.
   %around = call ptr @current_call()
   call void @set_current_call(ptr %state)
   %status.without = call i32 @gf_execute(ptr %code, ptr %registers, ptr %state)

@@ -1,7 +1,7 @@
-"""Functions of the native runtime as LLVM text, written by Python with loops and conditions.
+"""Builder for functions of the native runtime as LLVM IR text, with structured control flow.
 
-For functions whose instructions depend on constants, such as the radix of a Fourier transform. It
-is text alone: it takes less than a millisecond, and is the key of the code in the cache.
+It serves functions whose instructions depend on constants, such as the radix of a Fourier
+transform. Writing the text takes less than a millisecond, and the text is the code's cache key.
 """
 
 from __future__ import annotations
@@ -9,16 +9,16 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 
-Value = str  # "%v12", or a constant
+Value = str  # an SSA name such as "%v12", or a constant
 
 
 class FunctionText:
-    """The text of one function under construction.
+    """One function under construction; it returns nothing.
 
     Args:
         name: name of the function.
-        arguments: types and names, ``[("ptr", "x"), ("i64", "count")]``.
-        local: only functions of the same module call it.
+        arguments: types and names, such as ``[("ptr", "x"), ("i64", "count")]``.
+        local: whether it has internal linkage: only functions of the same module call it.
     """
 
     def __init__(
@@ -31,18 +31,18 @@ class FunctionText:
         self._entry = len(self._instructions)
 
     def op(self, text: str) -> Value:
-        """The value of an instruction."""
+        """Emit an instruction; returns its result."""
         value = f"%v{self._values}"
         self._values += 1
         self._instructions.append(f"  {value} = {text}")
         return value
 
     def do(self, text: str) -> None:
-        """An instruction without a value."""
+        """Emit an instruction without a result."""
         self._instructions.append(f"  {text}")
 
     def variable(self, kind: str, count: int = 1) -> Value:
-        """Memory on the stack."""
+        """Allocate ``count`` elements on the stack, in the entry block."""
         value = f"%v{self._values}"
         self._values += 1
         self._instructions.insert(self._entry, f"  {value} = alloca [{count} x {kind}], align 64")
@@ -69,16 +69,19 @@ class FunctionText:
         return self.op(f"mul nsw i64 {a}, {b}")
 
     def least(self, a: Value | int, b: Value | int) -> Value:
-        """The smaller int64."""
+        """The minimum of two int64."""
         return self.op(f"call i64 @llvm.smin.i64(i64 {a}, i64 {b})")
 
     def at(self, base: Value, offset: Value | int) -> Value:
-        """The address at a byte offset from another."""
+        """The address ``offset`` bytes after another."""
         return self.op(f"getelementptr i8, ptr {base}, i64 {offset}")
 
     @contextmanager
     def loop(self, start: Value | int, stop: Value | int, step: Value | int = 1) -> Iterator[Value]:
-        """Run the enclosed instructions for each index from ``start`` below ``stop``."""
+        """Emit a loop around the enclosed instructions; yields its induction variable.
+
+        It runs from ``start`` while less than ``stop``; ``step`` must be positive.
+        """
         n = self._new_label()
         index, further = f"%i{n}", f"%next{n}"
         self._instructions += [
@@ -102,7 +105,7 @@ class FunctionText:
 
     @contextmanager
     def where(self, condition: Value) -> Iterator[None]:
-        """Run the enclosed instructions if an i1 holds."""
+        """Emit a branch: the enclosed instructions run if the i1 is true."""
         n = self._new_label()
         self._instructions += [f"  br i1 {condition}, label %then{n}, label %else{n}", f"then{n}:"]
         yield
@@ -113,5 +116,5 @@ class FunctionText:
         return self._labels
 
     def text(self) -> str:
-        """The whole function."""
+        """The text of the function."""
         return "\n".join([*self._instructions, "  ret void", "}", ""])

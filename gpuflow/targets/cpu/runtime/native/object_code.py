@@ -1,7 +1,7 @@
-"""The native runtime of the CPU: thread pool, native programs and products, as object code.
+"""Compiles and loads the native runtime: thread pool, interpreter of native programs, products.
 
-Its text is LLVM IR, in ``native/*.ll``. It is compiled by llvmlite alone, each module when it is
-first needed, and stored in the kernel cache like a kernel.
+Its source is LLVM IR, in the ``*.ll`` files of this folder. llvmlite compiles each module when it
+is first needed. The object code is stored in the kernel cache, as that of kernels.
 """
 
 from __future__ import annotations
@@ -34,7 +34,7 @@ _CORE_SYMBOLS = (
     "gf_interrupted",
     "gf_signals",
 )
-# Functions for programs with loops, branches or segments, and their imports of other modules.
+# Functions that only some programs need, each in a separate module, and their imports.
 _ON_DEMAND = {
     "scan": ("gf_execute", "gf_signals"),
     "while": ("gf_execute", "gf_signals"),
@@ -42,7 +42,8 @@ _ON_DEMAND = {
     "parallel_loop": ("gf_scan", "gf_dispatch"),
     "segments": (),
 }
-# Alpha and beta of BLAS for each letter: complex ones by address.
+# By BLAS letter: type of the arguments alpha and beta, and their values. BLAS takes complex ones
+# by address.
 _PRODUCTS = {
     "s": ("float", "1.0", "0.0"),
     "d": ("double", "1.0", "0.0"),
@@ -50,7 +51,7 @@ _PRODUCTS = {
     "z": ("ptr", "@one", "@zero"),
 }
 _COMPLEX_COMPONENTS = {"c": "float", "z": "double"}
-# For each letter that convolutions support: its type, bytes, and elements of a vector.
+# By BLAS letter: type, bytes of an element, and elements of a vector.
 _CONVOLUTIONS = {"s": ("float", 4, 16), "d": ("double", 8, 8)}
 _PAUSES = {"x86_64": "llvm.x86.sse2.pause", "AMD64": "llvm.x86.sse2.pause"}
 _PYTHON = (
@@ -71,7 +72,7 @@ _INTRINSICS = (
     "declare void @llvm.memmove.p0.p0.i64(ptr, ptr, i64, i1)",
 )
 
-# For functions in LLVM IR that instructions run: values in slots of their argument block.
+# LLVM functions that read the k-th slot of an argument block.
 READ_ARGUMENTS = """
 define internal i64 @integer(ptr %arguments, i64 %k) alwaysinline {
   %at = getelementptr i64, ptr %arguments, i64 %k
@@ -89,9 +90,13 @@ define internal ptr @pointer(ptr %arguments, i64 %k) alwaysinline {
 
 @record
 class Module:
-    """The text of a module of the runtime, its symbols, and its imports from others or Python.
+    """A module of the native runtime.
 
-    LLVM optimizes at ``level``: 2 for loops that it should split.
+    Attributes:
+        text: LLVM IR.
+        symbols: functions that it defines.
+        imports: functions of other modules of the runtime, and symbols of Python.
+        level: LLVM's optimization level; 2 if LLVM should optimize its loops.
     """
 
     text: str
@@ -102,11 +107,11 @@ class Module:
 
 @record
 class NativeRuntime:
-    """The runtime in memory.
+    """A loaded module of the runtime.
 
     Attributes:
-        addresses: of its functions, by symbol.
-        keepalive: owns the code.
+        addresses: addresses of its functions, by symbol.
+        keepalive: owner of the code, which must outlive all calls.
     """
 
     addresses: Mapping[str, int]
@@ -114,17 +119,17 @@ class NativeRuntime:
 
 
 def core_module() -> Module:
-    """The thread pool and the runner of native programs; every process needs them."""
+    """The thread pool and the interpreter of native programs; every process needs them."""
     return Module(_text(*_CORE), _CORE_SYMBOLS, _PYTHON, AS_WRITTEN)
 
 
 def product_module(letter: str) -> Module:
-    """Products of stacks of matrices of the type with BLAS's ``letter``."""
+    """Products of stacks of matrices, for the dtype of a BLAS letter."""
     return _blas_module("product", letter)
 
 
 def vector_product_module(letter: str) -> Module:
-    """The same with vectors."""
+    """Products of stacks of matrices and vectors, for the dtype of a BLAS letter."""
     return _blas_module("vector_product", letter)
 
 
@@ -149,7 +154,7 @@ def strided_module(count: str) -> Module:
 
 
 def convolution_module(letter: str) -> Module:
-    """Convolutions of the type with BLAS's ``letter``."""
+    """Convolutions, for the dtype of a BLAS letter."""
     kind, count, lanes = _CONVOLUTIONS[letter]
     iota = ", ".join(f"i32 {k}" for k in range(lanes))
     values = {
@@ -165,7 +170,7 @@ def convolution_module(letter: str) -> Module:
 
 
 def slots_text() -> str:
-    """Functions for modules whose functions use slots of memory, and LLVM's for all of them."""
+    """LLVM functions that claim and release slots of scratch memory, and common declarations."""
     return _text("slots.ll")
 
 
@@ -180,7 +185,10 @@ _MODULES: dict[str, Callable[[str], Module]] = {
 
 
 def module_with(symbol: str) -> Module:
-    """The module of a function: of the core, ``gf_<name>``, or ``gf_<kind>_<letter or bytes>``."""
+    """Return the module that defines a function of the runtime.
+
+    The symbol is one of the core module, ``gf_<name>``, or ``gf_<kind>_<letter or bytes>``.
+    """
     if symbol in _CORE_SYMBOLS:
         return core_module()
     name = symbol.removeprefix("gf_")
@@ -200,7 +208,7 @@ def _text(*names: str, values: Mapping[str, str] | None = None) -> str:
 
 
 def _pause() -> str:
-    """A function that a waiting thread calls between two polls."""
+    """The LLVM function that a spinning thread calls between two polls."""
     instruction = _PAUSES.get(platform.machine())
     if instruction is None:
         return "define internal void @pause() {\n  ret void\n}\n"
@@ -210,20 +218,17 @@ def _pause() -> str:
 
 @cache
 def _key_fields() -> tuple[str, ...]:
-    """Inputs of a module's code besides its text."""
+    """Inputs of a module's cache key besides its text and level."""
     digest = source_digest((codegen, image))
     return ("native", digest, version_of("llvmlite"), target_identity())
 
 
 def load_native(module: Module, cache: KernelCache) -> NativeRuntime:
-    """A module of the runtime, from the cache or built.
+    """Return a module of the runtime, loaded from the cache or built.
 
     Args:
         module: the module.
-        cache: stores the object code; each cache has one copy of the code in memory.
-
-    Returns:
-        The addresses of its functions.
+        cache: stores the object code. It loads a module once: the pool's state is in that copy.
     """
     key = cache_key(module.text, (f"level {module.level}", *_key_fields()))
 
@@ -245,14 +250,14 @@ def load_native(module: Module, cache: KernelCache) -> NativeRuntime:
 
 
 def _do_nothing() -> None:
-    """Long loops call it: Python then raises pending asynchronous exceptions."""
+    """Called by long loops: a Python call raises asynchronous exceptions of other threads."""
 
 
 _OBJECTS = {"gf_do_nothing": _do_nothing}
 
 
 def _import_addresses(imports: Iterable[str], cache: KernelCache) -> dict[str, int]:
-    """The addresses of a module's imports."""
+    """The addresses of imports: Python objects, functions of other modules, the C API."""
     imported = {}
     for name in imports:
         if name in _OBJECTS:
@@ -267,5 +272,5 @@ def _import_addresses(imports: Iterable[str], cache: KernelCache) -> dict[str, i
 
 @cache
 def native_function(symbol: str) -> int:
-    """The address of a function of the runtime, of the process's kernel cache."""
+    """The address of a function of the runtime; loads its module into the process."""
     return load_native(module_with(symbol), kernel_cache()).addresses[symbol]

@@ -1,18 +1,19 @@
 ; The thread pool: workers claim chunks of a job by compare-and-swap, so that the caller never waits
 ; for a worker that sleeps. One job runs at a time; a caller that finds the pool busy works alone.
 ;
-; Where another process wants the cores, workers come late: then the caller did all by itself, and
-; a worker that spins takes what the caller could use; or it is stopped within a chunk, for which
-; the caller waits longer than for all of its own. After such a job the next ones run on the caller
-; alone, for as long as it took; twice as long after each further one, up to 64 times and 20 ms.
+; When other processes compete for cores, workers are delayed. Either the caller has done all of the
+; work by then, and spinning workers only take its time. Or a worker is preempted within a chunk,
+; and the caller waits for it longer than all of its own chunks took. After such a job, the next
+; jobs run on the caller alone, for as long as that job took. Each further one doubles that time, up
+; to 64 times and 20 ms.
 ;
 ; 64-bit fields of @pool, each group on separate cache lines:
 ;    0  ticket: sequence number << 32 | number of chunks << 16 | next chunk to claim
 ;   16  chunks that are done
 ;   32  function  33  its argument  34  extent  35  indices per chunk  36  the call's state
 ;   48  workers that sleep, or are about to  49  stop: workers return
-;   56  busy: a job runs  57  how long jobs shall run on the caller alone yet, in nanoseconds
-;   58  how often that was doubled
+;   56  busy: a job runs  57  nanoseconds for which jobs still run on the caller alone
+;   58  number of times that was doubled
 ;   64  semaphore on which workers sleep
 
 @pool = internal global [128 x i64] zeroinitializer, align 128
@@ -26,7 +27,7 @@ declare i32 @pthread_key_create(ptr, ptr)
 declare ptr @pthread_getspecific(i32)
 declare i32 @pthread_setspecific(i32, ptr)
 
-; The state of the call for which a thread works (execute.ll), or null.
+; The state (execute.ll) of the call whose job the current thread runs, or null. Thread-local.
 @call.key = internal global i32 0
 @has.key = internal global i32 0
 
@@ -68,7 +69,7 @@ end:
   ret void
 }
 
-; Start with no job and no worker; also in a forked child, whose workers are gone.
+; Reset the pool to no job and no workers: at the start, and in a forked child.
 define void @gf_pool_reset() {
   call void @llvm.memset.p0.i64(ptr align 128 @pool, i8 0, i64 1024, i1 false)
   %semaphore = getelementptr i64, ptr @pool, i64 64
@@ -123,7 +124,7 @@ end:
   ret i64 %own
 }
 
-; Nanoseconds of a clock that never goes back (CLOCK_MONOTONIC).
+; Nanoseconds of a monotonic clock.
 define internal i64 @now() {
   %time = alloca [2 x i64]
   %status = call i32 @clock_gettime(i32 1, ptr %time)
@@ -135,7 +136,7 @@ define internal i64 @now() {
   ret i64 %sum
 }
 
-; function(argument, lo, hi) over 0..extent, in chunks on several threads; returns when all is done.
+; Run function(argument, lo, hi) over 0..extent, in chunks on several threads, and wait for them.
 define void @gf_dispatch(ptr %function, ptr %argument, i64 %extent, i64 %chunk) {
 entry:
   %busy = getelementptr i64, ptr @pool, i64 56
@@ -248,7 +249,7 @@ end:
   ret void
 }
 
-; The life of a worker: look for a new ticket for a while, then sleep. Returns after gf_stop.
+; The main loop of a worker: poll the ticket for a while, then sleep. Returns after gf_stop.
 define void @gf_worker(ptr %unused, i64 %spins, i64 %unused.too) {
 entry:
   %sleepers = getelementptr i64, ptr @pool, i64 48

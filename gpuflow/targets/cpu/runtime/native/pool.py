@@ -1,8 +1,8 @@
-"""Worker threads for large kernels, and their native runtime.
+"""The thread pool of the CPU: starts and stops the workers.
 
-Workers are Python threads that run native code without the GIL and return when the process ends;
-``targets/cpu/runtime/native/pool.ll`` defines how they share work. If the system has no POSIX
-semaphores, there are none, and the calling thread does all of the work.
+Workers are Python threads that run native code (``gf_worker``) without the GIL until the process
+ends. ``pool.ll`` defines how they claim chunks of a job. Only Linux has workers, because they sleep
+on POSIX semaphores; elsewhere the calling thread does all of the work.
 """
 
 from __future__ import annotations
@@ -22,17 +22,17 @@ from gpuflow.runtime.kernel_cache import kernel_cache
 from gpuflow.runtime.memory import address, aligned_bytes
 from gpuflow.targets.cpu.runtime.native.object_code import NativeRuntime, core_module, load_native
 
-SPINS = 4000  # looks at the ticket before a worker sleeps: some 20 to 50 us
-_JOIN_SECONDS = 1.0
+SPINS = 4000  # polls of the ticket before a worker sleeps: about 20 to 50 us
+_JOIN_SECONDS = 1.0  # longest wait for a worker when the process ends
 _KERNEL = ctypes.CFUNCTYPE(None, ctypes.c_void_p, ctypes.c_int64, ctypes.c_int64)
 
 
 class ThreadPool:
-    """Threads that wait for jobs. Started by the first plan; a fork's child starts its own.
+    """The worker threads, which the first plan starts. The child of a fork starts new ones.
 
     Args:
-        runtime: the native runtime of the pool.
-        threads: number that work on a job, the caller included; see ``pool_threads``.
+        runtime: the native runtime, which has the pool's functions.
+        threads: number of threads that work on a job, including the caller; see ``pool_threads``.
     """
 
     def __init__(self, runtime: NativeRuntime, threads: int) -> None:
@@ -58,7 +58,7 @@ class ThreadPool:
                 )
                 try:
                     worker.start()
-                except RuntimeError:  # a limit of threads or of the address space
+                except RuntimeError:  # a limit on threads or on address space
                     self._go_on_with(len(self._workers) + 1)
                     return
                 self._workers.append(worker)
@@ -72,7 +72,7 @@ class ThreadPool:
         )
 
     def stop(self) -> None:
-        """Let the workers return: their code goes away with the process."""
+        """Let the workers return before the process unmaps their code."""
         with self._lock:
             stop = ctypes.CFUNCTYPE(None, ctypes.c_int64)(self.runtime.addresses["gf_stop"])
             stop(len(self._workers))
@@ -80,7 +80,7 @@ class ThreadPool:
                 worker.join(_JOIN_SECONDS)
 
     def forget_workers(self) -> None:
-        """In a forked child: drop the threads, their locks and slots."""
+        """In a forked child, which has no workers: reset the pool, its lock and its slots."""
         self._lock = threading.Lock()
         self._workers = []
         for flags, _ in self._slots.values():
@@ -88,14 +88,14 @@ class ThreadPool:
         self._reset()
 
     def slots(self, count: int) -> tuple[int, int, int, int]:
-        """Memory that a thread may take for as long as it runs a chunk, one slot for each thread.
+        """Return scratch memory: one slot per thread, which it claims while it runs a chunk.
 
         Args:
             count: bytes of a slot.
 
         Returns:
-            The address of the flags of taken slots, 64 bytes each; that of the memory; the number
-            of slots; and ``count``.
+            The address of the flags of claimed slots, one in 64 bytes; the address of the memory;
+            the number of slots; and ``count``.
         """
         with self._lock:
             if count not in self._slots:
@@ -112,12 +112,12 @@ class ThreadPool:
 
 
 def pool_threads() -> int:
-    """Number of threads of the process's pool, whether or not it exists yet."""
+    """Number of threads of the pool, whether or not the pool exists yet."""
     return config.environment.num_threads if sys.platform == "linux" else 1
 
 
 def pool() -> ThreadPool:
-    """The process's only pool, of GPUFLOW_NUM_THREADS threads."""
+    """Return the process's only pool, of GPUFLOW_NUM_THREADS threads; the first call makes it."""
     if not is_made():
         with _making:
             return _made()
@@ -125,7 +125,7 @@ def pool() -> ThreadPool:
 
 
 def is_made() -> bool:
-    """Whether the pool has been made."""
+    """Whether the pool exists."""
     return _made.cache_info().currsize > 0
 
 
@@ -142,7 +142,7 @@ _making = threading.Lock()
 
 
 def _forget_lock() -> None:
-    """In a forked child: the thread that may have held it is gone."""
+    """In a forked child: replace the lock, since the thread that held it may be gone."""
     global _making
     _making = threading.Lock()
 

@@ -1,8 +1,8 @@
-"""Writing native programs: instructions that the native runtime follows without Python.
+"""Assembler for native programs: instructions that the native runtime interprets without Python.
 
-``targets/cpu/runtime/native/execute.ll`` defines the instructions; this module writes them. A
-program works on registers, which hold addresses of arrays; a Location is a register and an
-offset in bytes, or an address that no call changes.
+``execute.ll`` defines the instructions. A program has registers, which hold the addresses of
+arrays that differ between calls. A Location is a register and an offset in bytes, or an address
+that is the same in all calls.
 """
 
 from __future__ import annotations
@@ -19,37 +19,38 @@ from gpuflow.base.records import record
 from gpuflow.runtime.memory import address, has_known_layout
 from gpuflow.targets.cpu.runtime.native.object_code import NativeRuntime, native_function
 
-_END, _SET, _RUN, _NEST, _LOOK = range(5)
-_NESTS = {
+_END, _SET, _RUN, _NEST, _POLL = range(5)
+_NEST_DESCRIPTIONS = {
     "scan": "scan",
     "while": "while",
     "branch": "branch",
     "parallel_loop": "scan on several threads",
 }
-_LONGEST = 5  # slots of an instruction
-_FASTCALL = 0x80  # METH_FASTCALL: (self, arguments, their number)
+_LONGEST = 5  # slots of the longest instruction
+_FASTCALL = 0x80  # METH_FASTCALL: (self, arguments, number of arguments)
 _SLOT_BYTES = 8
-_HEAVY = 1 << 17  # points between two looks at signals, at least: some milliseconds
-_LIGHT_ITERATIONS = 1024
+_POLL_POINTS = 1 << 17  # fewest points between two polls for signals: some milliseconds
+_MOST_ITERATIONS = 1024  # most iterations between two polls
 
 Location = tuple[int, int]
 
 
 def fixed(at: int) -> Location:
-    """The memory location of an address."""
+    """The location of an address that is the same in all calls."""
     return -1, at
 
 
 class Code:
-    """A program under construction.
+    """A native program under construction.
 
-    Argument blocks are stored one after the other in its data. Instructions refer to them by
-    offsets in the data, which become addresses when the program is finished.
+    Argument blocks are contiguous in ``data``. Instructions refer to them by slot offsets in the
+    data, which ``finish`` converts to addresses.
 
     Attributes:
-        instructions: 64-bit integers, up to five for each.
-        data: the argument blocks.
-        points: about how many elements it computes, to judge its time.
+        instructions: 64-bit integers, up to five per instruction.
+        data: the argument blocks, in 64-bit slots.
+        points: about how many elements it computes, as an estimate of its time.
+        keepalive: objects that must live as long as the program.
     """
 
     def __init__(self) -> None:
@@ -58,17 +59,20 @@ class Code:
         self.points = 0
         self.keepalive: list[object] = []
         self._block_operands: list[int] = []  # instruction operands that are offsets in the data
-        self._offset_slots: list[int] = []  # and such slots of the data
-        self._nests: list[str] = []  # names of the instructions for loops and branches
+        self._offset_slots: list[int] = []  # slots of the data that are offsets in the data
+        self._nests: list[str] = []  # descriptions of loops and branches, for ``listing``
 
     def block(self, arguments: Iterable[int]) -> int:
-        """Add an argument block to the data; returns the offset of its first slot."""
+        """Append an argument block to the data; returns the offset of its first slot."""
         start = len(self.data)
         self.data += arguments
         return start
 
     def fill(self, k: int, location: Location, offset: int = 0) -> None:
-        """Set a slot of the data to an address, which an instruction writes if calls change it."""
+        """Set a slot of the data to an address plus ``offset`` bytes.
+
+        If the location has a register, a SET instruction writes the slot in each call.
+        """
         register, start = location
         if register < 0:
             self.data[k] = start + offset
@@ -77,28 +81,35 @@ class Code:
             self.instructions += (_SET, k, register, start + offset)
 
     def refer(self, k: int) -> None:
-        """A slot of the data with an offset into the data becomes an address as well."""
+        """Mark a slot of the data as an offset in the data, which ``finish`` makes an address."""
         self._offset_slots.append(k)
 
     def run(
         self, function: int, block: int, extent: int, chunk: int, points: int, is_long: bool = False
     ) -> None:
-        """Call ``function(block, lo, hi)`` over ``0..extent``, ``chunk`` at a time.
+        """Emit the call of ``function(block, lo, hi)`` for the range ``0..extent``.
 
-        One that ``is_long`` may take any time, and checks for interrupts.
+        Args:
+            function: address of the function.
+            block: offset of its argument block.
+            extent: end of the range.
+            chunk: indices that a thread takes at a time; if not less than the extent, the calling
+                thread takes all.
+            points: number of elements that it computes.
+            is_long: the function may run for any time, and polls for interrupts itself.
         """
         self._block_operands.append(len(self.instructions) + 2)
         self.instructions += (_RUN, function, block, extent, chunk)
-        self.points += max(points, _HEAVY) if is_long else points
-        if is_long or points >= _HEAVY:
-            self.instructions.append(_LOOK)
+        self.points += max(points, _POLL_POINTS) if is_long else points
+        if is_long or points >= _POLL_POINTS:
+            self.instructions.append(_POLL)
 
     def keep(self, *values: object) -> None:
-        """Keep objects that instructions point to alive as long as the program."""
+        """Keep objects that instructions point to alive for as long as the program."""
         self.keepalive += values
 
     def array(self, values: Sequence[int]) -> np.ndarray:
-        """Integers in memory that lives as long as the program."""
+        """Store integers in memory that lives as long as the program."""
         try:
             array = np.array(values, np.int64)
         except OverflowError as error:
@@ -110,16 +121,17 @@ class Code:
         return array
 
     def scan(self, length: int, reverse: bool, body: Code, table: Sequence[LoopRegister]) -> None:
-        """Run ``body`` ``length`` times; ``table`` gives its registers."""
+        """Emit a loop of ``length`` iterations of ``body``; ``table`` has a row per register."""
         arguments = self._scan(length, reverse, body, table)
         self._nested("scan", arguments, body.points * length)
 
     def parallel_loop(
         self, length: int, bodies: Sequence[Code], table: Sequence[LoopRegister]
     ) -> None:
-        """The same with several threads, for independent iterations.
+        """Emit a loop of independent iterations, which threads share.
 
-        Each of ``bodies`` is the same program with separate memory, and takes every n-th iteration.
+        All ``bodies`` are the same program with separate memory for temporaries. The k-th of n
+        bodies runs iterations k, k + n, and so on.
         """
         count, scans = len(bodies), []
         for k, body in enumerate(bodies):
@@ -134,7 +146,7 @@ class Code:
     def _scan(
         self, length: int, reverse: bool, body: Code, table: Sequence[LoopRegister]
     ) -> list[int]:
-        return [length, int(reverse), *self._body(body, table), _mask(body)]
+        return [length, int(reverse), *self._body(body, table), _poll_mask(body)]
 
     def while_loop(
         self,
@@ -144,7 +156,15 @@ class Code:
         flag: Location,
         copies: Sequence[Copy],
     ) -> None:
-        """Run ``body`` as long as ``flag``, which ``condition`` sets first, is not 0."""
+        """Emit a loop that runs ``body`` while the bool at ``flag`` is not 0.
+
+        Args:
+            condition: sets the flag before the first iteration.
+            body: sets the flag for the next iteration.
+            table: registers of the body.
+            flag: location of the flag.
+            copies: results that the loop copies to their outputs after it.
+        """
         rows = [w for copy in copies for w in (*copy.target, *copy.first, *copy.even, copy.count)]
         arguments = [
             *self._program(condition),
@@ -152,18 +172,18 @@ class Code:
             *flag,
             len(copies),
             address(self.array(rows)),
-            _mask(body),
+            _poll_mask(body),
         ]
-        self._nested("while", arguments, _HEAVY)
+        self._nested("while", arguments, _POLL_POINTS)
 
     def branch(self, index: Location, programs: Sequence[Program]) -> None:
-        """Run one of ``programs``: the int32 at ``index``, which is brought into range."""
+        """Emit a branch: it runs the program with the number at ``index``, an int32, clamped."""
         rows = [argument for program in programs for argument in self._program(program)]
         arguments = [*index, len(programs) - 1, address(self.array(rows))]
         self._nested("branch", arguments, max(program.code.points for program in programs))
 
     def _nested(self, kind: str, arguments: Sequence[int], points: int) -> None:
-        self._nests.append(_NESTS[kind])
+        self._nests.append(_NEST_DESCRIPTIONS[kind])
         self.instructions += [_NEST, native_function(f"gf_{kind}"), address(self.array(arguments))]
         self.points += points
 
@@ -179,27 +199,27 @@ class Code:
         return code, address(registers), len(program.registers), address(self.array(rows))
 
     def listing(self, names: Mapping[int, str]) -> list[str]:
-        """The instructions in readable form, one a line.
+        """Disassemble the program, one instruction a line.
 
         Args:
-            names: of functions, by their addresses.
+            names: names of functions by address.
         """
         texts, k = [], 0
         nests = iter(self._nests)
         while k < len(self.instructions):
-            operation, *rest = self.instructions[k : k + _LONGEST]
+            operation, *operands = self.instructions[k : k + _LONGEST]
             if operation == _SET:
-                slot, register, offset = rest[:3]
+                slot, register, offset = operands[:3]
                 texts.append(f"word {slot} = array {register} + {offset} bytes")
                 k += 4
             elif operation == _RUN:
-                function, block, extent, chunk = rest
+                function, block, extent, chunk = operands
                 name = names.get(function, "a function of the runtime")
                 texts.append(
                     f"run {name} with the words from {block}, {extent} indices, {chunk} at a time"
                 )
                 k += _LONGEST
-            elif operation == _LOOK:
+            elif operation == _POLL:
                 k += 1
             else:
                 texts.append(next(nests))
@@ -207,7 +227,7 @@ class Code:
         return texts
 
     def finish(self, owner: Code) -> int:
-        """The address of the finished program, which lives as long as ``owner``."""
+        """Finish the program; returns its address, valid as long as ``owner`` lives."""
         if owner is not self:
             owner.keepalive.append(self)
         data, instructions = self.array(self.data), [*self.instructions, _END]
@@ -219,15 +239,15 @@ class Code:
         return address(self.array(instructions))
 
 
-def _mask(body: Code) -> int:
-    """Iterations between two looks at signals, a power of 2, less 1."""
-    iterations = min(_HEAVY // max(body.points, 1), _LIGHT_ITERATIONS)
+def _poll_mask(body: Code) -> int:
+    """The bit mask of iterations that poll for signals: a power of 2, less 1."""
+    iterations = min(_POLL_POINTS // max(body.points, 1), _MOST_ITERATIONS)
     return (1 << max(iterations.bit_length() - 1, 0)) - 1
 
 
 @record
 class Program:
-    """A program inside another one, and the locations in its registers."""
+    """A nested program, and the initial values of its registers, as the outer one's locations."""
 
     code: Code
     registers: tuple[Location, ...]
@@ -235,9 +255,12 @@ class Program:
 
 @record
 class LoopRegister:
-    """A register of a loop's body: its location in the first, in odd and in even later iterations.
+    """A register of a loop's body, whose location may alternate between two buffers.
 
-    ``stride`` is how many bytes it moves with each element.
+    Attributes:
+        first: its location in iteration 0.
+        odd, even: its locations in odd, and in later even iterations.
+        stride: bytes that are added for each iteration, to step through stacked elements.
     """
 
     first: Location
@@ -246,18 +269,25 @@ class LoopRegister:
     stride: int = 0
 
     def slots(self) -> tuple[int, ...]:
-        """The row of the loop's table."""
+        """The register's row in the table of the loop's instruction."""
         return (*self.first, *self.odd, *self.even, self.stride)
 
 
 def always(location: Location, stride: int = 0) -> LoopRegister:
-    """A register that does not alternate."""
+    """A register with the same location in all iterations, but for ``stride``."""
     return LoopRegister(location, location, location, stride)
 
 
 @record
 class Copy:
-    """A carry of a while loop that is not in its output after an even number of iterations."""
+    """A carry that a while loop must copy to its output after an even number of iterations.
+
+    Attributes:
+        target: location of the output, which has the carry after an odd number of iterations.
+        first: its location after no iteration.
+        even: its location after an even number of iterations.
+        count: its bytes.
+    """
 
     target: Location
     first: Location
@@ -266,6 +296,8 @@ class Copy:
 
 
 class _MethodDef(ctypes.Structure):
+    """CPython's ``PyMethodDef``."""
+
     _fields_ = (
         ("name", ctypes.c_char_p),
         ("method", ctypes.c_void_p),
@@ -276,29 +308,30 @@ class _MethodDef(ctypes.Structure):
 
 @record(frozen=False)
 class _Call:
-    """Objects that a callable program needs while it lives."""
+    """Objects that a callable program points to, so that they must outlive it."""
 
     code: Code
     block: np.ndarray
     registers: np.ndarray
 
 
-# Below this many points a call is too short to release the GIL.
+# With fewer points than this, releasing the GIL costs too much for the length of the call.
 _SHORT = 1 << 15
 
 
 def callable_program(
     code: Code, registers: int, runtime: NativeRuntime
 ) -> tuple[Callable[..., None], object]:
-    """A finished program as a Python function of the arrays in its registers.
+    """Finish a program, and wrap it as a Python function of the arrays in its registers.
 
     Args:
         code: the program.
-        registers: how many arrays it takes.
-        runtime: runs it.
+        registers: number of registers, and so of arguments.
+        runtime: the native runtime.
 
     Returns:
-        The function, which does not check its arguments, and the objects that must outlive it.
+        The function, and an object that must outlive it. The function does not check its
+        arguments: they must be NumPy arrays, as many as registers.
     """
     addresses = np.zeros(max(registers, 1), np.int64)
     start = code.finish(code)
@@ -312,9 +345,9 @@ def callable_program(
 
 @cache
 def _definition(method: int) -> _MethodDef:
-    """The definition that the functions of all programs share, and that lives for ever.
+    """The method definition that the functions of all programs share. It is never freed.
 
-    Python reads it when such a function dies, which may be after everything else of its program.
+    Python reads it when such a function is freed, which may be after the rest of its program.
     """
     return _MethodDef(b"program", method, _FASTCALL, None)
 
@@ -329,7 +362,7 @@ def _new_function() -> Callable[[int, object, None], Callable[..., None]]:
 
 
 def _plain_call(start: int, addresses: np.ndarray, runtime: NativeRuntime) -> Callable[..., None]:
-    """The same through ctypes, if NumPy's arrays have an unexpected layout."""
+    """Wrap a program through ctypes, for a NumPy whose array objects have an unknown layout."""
     prototype = ctypes.PYFUNCTYPE(ctypes.c_int, *[ctypes.c_void_p] * 3)
     execute = prototype(runtime.addresses["gf_execute"])
     state = np.zeros(4, np.int64)

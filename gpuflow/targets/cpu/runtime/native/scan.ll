@@ -4,7 +4,7 @@ declare i32 @gf_execute(ptr, ptr, ptr)
 declare i32 @gf_signals(ptr)
 
 ; Arguments: length, reverse, code, its registers, their number, table of @bind_iteration,
-; iterations between two looks at signals less 1 (a power of 2, less 1).
+; mask: iterations between two polls for signals, a power of 2, less 1.
 define i32 @gf_scan(ptr %arguments, ptr %registers, ptr %state) {
 entry:
   %length = load i64, ptr %arguments

@@ -1,6 +1,7 @@
-; One kernel over many argument blocks. Words: the kernel, whether it has no axis to split, the
-; number of segments, then three for each: where it starts in the range of all, its argument block,
-; its extent. A segment without such an axis is run by whoever has its start.
+; One launch of a kernel for several argument blocks, the segments, whose ranges are concatenated.
+; Arguments: the kernel, whether it has no axis to split, the number of segments, then three for
+; each: its start in the concatenated range, its argument block, its extent. Without an axis to
+; split, the thread whose range contains the start of a segment runs all of it.
 define void @gf_segments(ptr %table, i64 %low, i64 %high) {
 entry:
   %kernel = load ptr, ptr %table

@@ -1,4 +1,4 @@
-"""Code that native programs of the CPU call and launch: kernels, functions, threads."""
+"""Services for writers of native programs: kernels, functions of the runtime, thread counts."""
 
 from __future__ import annotations
 
@@ -24,7 +24,10 @@ CHUNKS_PER_THREAD = 4
 
 
 class Build(NamedTuple):
-    """Code that a program will call, to build it early: ``make(*arguments)`` caches it."""
+    """A function of the runtime that a program will call, so that it is built in advance.
+
+    ``make(*arguments)`` builds it, and must cache the result.
+    """
 
     make: Callable[..., object]
     arguments: tuple[Hashable, ...] = ()
@@ -35,14 +38,14 @@ class Build(NamedTuple):
 
 
 _built: set[Build] = set()
-Runs = Kernel | Build
+Runs = Kernel | Build  # code that a program runs, and that can be built in advance
 
 
 class NativeServices:
-    """Looks up, builds and sizes the code and memory of native programs.
+    """Loads the code of native programs, and determines their chunks.
 
     Args:
-        is_serial: each program runs on one thread, because several run at once.
+        is_serial: each program runs on one thread, because threads share iterations around it.
     """
 
     def __init__(self, is_serial: bool = False) -> None:
@@ -54,15 +57,20 @@ class NativeServices:
         return 1 if self._is_serial else pool_threads()
 
     def load(self, kernel: Kernel) -> LoadedKernel:
+        """Return a kernel in memory; builds it if needed."""
         return compile_cpu(kernel, kernel_cache(), config.environment.check)
 
     def prepare(self, code: Sequence[Runs]) -> None:
-        """Prepare the code of a program; missing code is built on all cores at once."""
+        """Load the code of a program, and build missing code on all cores at once.
+
+        Raises:
+            Exception: if a build fails; builds that have not started are dropped.
+        """
         cache, check = kernel_cache(), config.environment.check
         builds = dict.fromkeys(one for one in code if isinstance(one, Build))
         kernels = [one for one in code if not isinstance(one, Build)]
         kernels = [kernel for kernel in kernels if not load_stored(kernel, cache, check)]
-        # The smallest first: threads take from the end, so that none is last with a large one.
+        # In ascending order of size: threads pop from the end, so that large kernels start first.
         ordered = sorted(kernels, key=lambda kernel: sum(1 for _ in statements(kernel.body)))
         pending: list[Callable[[], object]] = [partial(self.load, kernel) for kernel in ordered]
         pending += [build for build in builds if build not in _built]
@@ -89,34 +97,37 @@ class NativeServices:
 
     @property
     def runtime(self) -> NativeRuntime:
-        """The runner of native programs, with its workers awake."""
+        """The core module of the runtime; starts the workers of its pool."""
         workers = pool()
         workers.start()
         return workers.runtime
 
     def chunk(self, extent: int, points: int, iterations: int = 1) -> int:
-        """Indices of the split axis that one thread takes at a time.
+        """Return the number of indices of the split axis that a thread takes at a time.
+
+        It is the whole extent if one thread should do all of the work.
 
         Args:
-            extent: of the axis.
-            points: of all axes.
-            iterations: approximate trip count of a loop inside each point.
+            extent: size of the split axis.
+            points: number of points of all axes.
+            iterations: approximate trip count of loops inside a point.
         """
         if points * iterations < SMALLEST_PARALLEL or self.threads == 1:
             return max(extent, 1)
         chunks = self.threads * CHUNKS_PER_THREAD
         chunk = -(-extent // chunks)
-        # Whole vectors: the elements that scalar code computes must not depend on threads.
+        # A multiple of the vector width: which elements the scalar remainder loop computes must not
+        # depend on the number of threads.
         lanes = 1024 if chunk >= 1024 else 64 if points <= 64 * extent else 1
         return -(-chunk // lanes) * lanes
 
     def slots(self, count: int) -> tuple[int, int, int, int]:
-        """Memory for each thread: addresses of flags and memory, number of slots, their bytes."""
+        """Return scratch memory of threads, as ``ThreadPool.slots``."""
         return pool().slots(count)
 
 
 def load_text(source: LoopSource) -> LoadedKernel:
-    """Load a kernel from a separate text."""
+    """Load a loop program that was written without KernelIR."""
     return compile_text(source, kernel_cache())
 
 

@@ -1,12 +1,13 @@
-; Memory of threads: as many slots as threads, with flags of those that are taken, one in 64 bytes.
+; Scratch memory of threads: as many slots as threads, with a flag for each that is claimed. Flags
+; are 64 bytes apart, on separate cache lines.
 
-; A slot of memory that no other thread uses.
+; Claim a slot that no other thread uses.
 define internal i64 @claim(ptr %taken, i64 %count) {
 entry:
-  ; Look at each slot, from the first.
+  ; Try each slot, from the first.
   br label %look
 look:
-  ; Take slot k if it is free: others that try at this moment see that it is taken.
+  ; Claim slot k if it is free, by an atomic exchange.
   %k = phi i64 [ 0, %entry ], [ %wrapped, %next ]
   %offset = mul i64 %k, 8
   %at = getelementptr i64, ptr %taken, i64 %offset
@@ -14,17 +15,17 @@ look:
   %mine = extractvalue { i64, i1 } %pair, 1
   br i1 %mine, label %end, label %next
 next:
-  ; Somebody has it. There are as many slots as threads: one is free soon.
+  ; It is claimed. There are as many slots as threads, so one becomes free soon.
   call void @pause()
   %k.next = add i64 %k, 1
   %wrapped = srem i64 %k.next, %count
   br label %look
 end:
-  ; It is ours until it is released.
+  ; The slot is claimed until it is released.
   ret i64 %k
 }
 
-; Gives a slot back, behind all that was written to it.
+; Release a slot, after all stores to it.
 define internal void @release(ptr %taken, i64 %slot) {
   %offset = mul i64 %slot, 8
   %at = getelementptr i64, ptr %taken, i64 %offset

@@ -1,7 +1,7 @@
-"""Plan steps as instructions of native programs.
+"""Translates steps of a plan to instructions of native programs.
 
-``native_step`` returns the writer of a step, or None if it needs Python. A loop or branch
-is native if everything in it is.
+``native_step`` returns the emitter of a step, or None if the step needs Python. A loop or branch is
+native if all steps of its programs are.
 """
 
 from __future__ import annotations
@@ -63,7 +63,7 @@ Emit = Callable[[Code, Locations], None]
 
 
 class InnerLocations:
-    """Buffers of a nested program: its registers are its inputs, then given outputs."""
+    """Locations in a nested program; its registers are its inputs, then the outputs it writes."""
 
     def __init__(self, plan: Plan, memory: Arena) -> None:
         self.plan, self.memory = plan, memory
@@ -77,7 +77,7 @@ class InnerLocations:
 
 
 def code_of(plan: Plan, services: NativeServices) -> list[Runs]:
-    """The code of a plan's native programs: kernels, and functions of other steps."""
+    """Return all code that a plan's native programs run: kernels and functions of the runtime."""
     code: list[Runs] = [*all_kernels(plan)]
     for step in all_steps(plan):
         if isinstance(step, CopyStep):
@@ -95,7 +95,7 @@ def code_of(plan: Plan, services: NativeServices) -> list[Runs]:
 
 
 def native_step(step: Step, services: NativeServices) -> Emit | None:
-    """The writer of a step's instructions, or None if it needs Python."""
+    """Return the emitter of a step's instructions; None if the step needs Python."""
     if isinstance(step, KernelStep):
         return partial(_kernel, step, services)
     if isinstance(step, CopyStep):
@@ -128,7 +128,7 @@ def _copy(step: CopyStep, services: NativeServices, code: Code, locations: Locat
 # --- loops and branches ----------------------------------------------------------------------
 
 
-# Extra arenas of a loop with independent iterations: bytes on all threads.
+# Most bytes for the arenas of all threads that share a loop with independent iterations.
 _MOST_PARALLEL_BYTES = 1 << 26
 
 
@@ -146,7 +146,7 @@ def _program_step(step: ProgramStep, services: NativeServices) -> Emit | None:
 
 
 def _functions_of(step: ProgramStep, services: NativeServices) -> list[str]:
-    """The functions of the runtime that run a loop or branch, if Python does not."""
+    """Functions of the runtime that run a loop or branch; none if Python runs it."""
     if any(calls_python(inner.plan) for inner in step.programs):
         return []
     rule = step.eqn.primitive.lower
@@ -159,10 +159,10 @@ def _functions_of(step: ProgramStep, services: NativeServices) -> list[str]:
 
 
 def _loop_threads(step: ProgramStep, services: NativeServices) -> int:
-    """Number of threads that share the iterations of a loop, each with a separate arena.
+    """Return the number of threads that share the iterations of a loop, each with its own arena.
 
-    The iterations of a scan without carries are independent. Threads take equally many, which
-    costs little if there are many.
+    More than 1 only for a scan without carries, whose iterations are independent. Threads get equal
+    shares, so there must be at least two iterations per thread to balance them.
     """
     rule, threads = step.eqn.primitive.lower, services.threads
     if rule.form is None or threads == 1:
@@ -182,6 +182,10 @@ def _program(
     code: Code,
     locations: Locations,
 ) -> None:
+    """Emit a loop or branch whose programs are native.
+
+    Programs use a section of the arena: temporaries, and spare buffers of alternating carries.
+    """
     arena, spare = workspace_layout(step, locations.plan.offsets[step.workspace])
     memory = locations.memory.section(*arena)
     programs = [
@@ -222,9 +226,14 @@ def _program(
 
 @record
 class _Carry:
-    """Locations of a carry: initial value, result, and spare array; the same if in place.
+    """A loop carry, which alternates between two buffers unless the body updates it in place.
 
-    ``count`` is its number of bytes.
+    Attributes:
+        start: location of the initial value.
+        out: location of the result.
+        spare: the second buffer; the same as ``out`` if the carry is in place.
+        count: bytes of the carry.
+        keeps: whether the body updates the carry in place.
     """
 
     start: Location
@@ -235,6 +244,7 @@ class _Carry:
 
 
 def _body(inner: Inner, emits: Sequence[Emit], memory: Arena) -> Code:
+    """Write a nested program for an arena of temporaries."""
     code, locations = Code(), InnerLocations(inner.plan, memory)
     for emit in emits:
         emit(code, locations)
@@ -242,6 +252,7 @@ def _body(inner: Inner, emits: Sequence[Emit], memory: Arena) -> Code:
 
 
 def _values(inner: Inner, code: Code) -> list[Location]:
+    """Locations of a nested program's captured constants, which the outer program owns."""
     arrays = [as_numpy(value, aval_of(value)) for value in inner.values]
     code.keep(*arrays)
     return [fixed(address(array)) for array in arrays]
@@ -258,12 +269,13 @@ def _scan(
     carries: Sequence[_Carry],
     code: Code,
 ) -> None:
+    """Emit a scan. Its registers are constants, carries, elements, literals, then outputs."""
     if form.length == 0:
         for carry in carries:
             copy_bytes(carry.start, carry.out, carry.count, services, code)
         return
     split = form.num_consts + form.num_carry
-    # The last iteration writes into the outputs.
+    # The buffers alternate such that the last iteration writes to the outputs.
     ends_first = form.length % 2 == 1
     alternating = [(c.out, c.spare) if ends_first else (c.spare, c.out) for c in carries]
     table = [always(location) for location in operands[: form.num_consts]]
@@ -299,6 +311,7 @@ def _while(
     carries: Sequence[_Carry],
     code: Code,
 ) -> None:
+    """Emit a while loop, with the flag that its condition and its body set."""
     condition, body = programs
     first, split = form.num_condition_consts, form.first_carry
     flag_memory = code.array([0])

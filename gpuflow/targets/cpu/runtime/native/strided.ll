@@ -1,6 +1,6 @@
-; Words: target, source, number of outer dimensions, size of the inner one and its stride in bytes,
-; then size and stride of each outer dimension, outermost first. An index is one row of the target,
-; which is row-major; elements have BITS bits.
+; A strided copy to row-major memory; elements have BITS bits. An index is one row of the target.
+; Arguments: target, source, number of outer dimensions, size of the inner one and its stride in
+; bytes, then size and stride of each outer dimension, outermost first.
 define void @gf_strided_BYTES(ptr %arguments, i64 %low, i64 %high) {
 entry:
   %target = load ptr, ptr %arguments

@@ -1,4 +1,4 @@
-; A loop with a condition (execute.ll).
+; A while loop (execute.ll).
 
 declare i32 @gf_execute(ptr, ptr, ptr)
 declare i32 @gf_signals(ptr)
@@ -6,7 +6,7 @@ declare i32 @gf_signals(ptr)
 ; Arguments: condition's code, its registers, their number, their locations; body's code, its
 ; registers, their number, table of @bind_iteration; location of the flag (2); copies, their table
 ; (locations of the output, of the carry after no iteration and after an even number of them, and
-; bytes); mask.
+; bytes); mask as in scan.ll.
 define i32 @gf_while(ptr %arguments, ptr %registers, ptr %state) {
 entry:
   %code0 = load ptr, ptr %arguments
@@ -58,7 +58,7 @@ check:
 checked:
   br label %look
 over:
-  ; After an odd number of iterations the carry is in the outputs.
+  ; After an odd number of iterations, carries are in the outputs. Else they are copied.
   %odd = and i64 %iteration, 1
   %is.odd = icmp ne i64 %odd, 0
   br i1 %is.odd, label %end, label %copy
