@@ -1,7 +1,8 @@
-"""reduce and reduce_window with any computation.
+"""The public functions ``reduce`` and ``reduce_window``, with an arbitrary computation.
 
-Sums, products, extrema and logical combinations are separate ops. Another computation is traced for
-scalars, mapped over arrays, and applied to halves (or to the elements of each window).
+Sums, products, extrema and logical reductions use their own ops. Any other computation is traced
+for scalars, mapped over arrays, and applied as a tree reduction over halves (or to the elements of
+each window).
 """
 
 from __future__ import annotations
@@ -48,7 +49,7 @@ from gpuflow.ops.windows.reduce_window import (
     reduce_window_sum_p,
 )
 
-# The op that reduces by a primitive of two operands.
+# From a binary primitive to the reduction op that combines by it.
 REDUCTIONS: dict[Any, Callable[..., Any]] = {
     add_p: reduce_sum,
     mul_p: reduce_prod,
@@ -83,10 +84,11 @@ def _traced(
     init: Sequence[Any],
     treedef: tree.TreeDef,
 ) -> Program:
-    """The computation of two trees of scalars.
+    """Trace the computation for two trees of scalars of the operands' dtypes.
 
     Raises:
-        TypeError: operands and initial values differ in dtype, or the result in type.
+        TypeError: if initial values are not scalars, or results differ in type.
+        ValueError: if the number of initial values is not that of operands.
     """
     check(
         len(operands) == len(init),
@@ -122,7 +124,7 @@ def _traced(
 
 
 def _single_primitive(program: Program) -> Any:
-    """The primitive that the computation is, if it is one of two operands; else None."""
+    """The binary primitive that is the whole computation; None if there is no such primitive."""
     jaxpr = program.jaxpr.jaxpr
     while len(jaxpr.eqns) == 1 and subjaxprs(jaxpr.eqns[0]):
         (eqn,) = jaxpr.eqns
@@ -139,7 +141,7 @@ def _single_primitive(program: Program) -> Any:
 
 
 def _combine(program: Program, first: Sequence[Any], second: Sequence[Any]) -> list[Any]:
-    """The computation for each pair of elements of arrays of one shape."""
+    """Apply the computation elementwise to arrays of one shape."""
     return map_scalars(program, [*first, *second])
 
 
@@ -212,7 +214,7 @@ def reduce(
 def _by_halves(
     program: Program, leaves: Sequence[Any], axes: Sequence[int], remaining: tuple[int, ...]
 ) -> list[Any] | None:
-    """Combine halves until one element remains; None for no elements."""
+    """Tree reduction: combine halves until one element remains; None if there are no elements."""
     operands = []
     for x in leaves:
         for position, axis in enumerate(axes):

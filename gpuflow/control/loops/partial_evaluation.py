@@ -1,7 +1,7 @@
-"""Partial evaluation of scan and cond under a checkpoint policy.
+"""Partial evaluation of scan and cond under a checkpoint policy: their ``recompute`` rules.
 
-The forward computation has the saved values as further outputs, stacked over the iterations of a
-loop; the recomputation reads them instead of computing them.
+The forward computation returns saved values as additional outputs, stacked over the iterations of
+a loop. The recomputation reads them.
 """
 
 from __future__ import annotations
@@ -25,9 +25,9 @@ class Recomputation:
 
     Attributes:
         program: the program, with calls inlined.
-        first: equations that compute everything; some have further outputs.
+        first: the equations of the forward computation; some have additional outputs.
         stored: variables that may be stored, outputs of ``first``.
-        again: equations that compute all other values from ``stored``.
+        again: the equations of the recomputation, which read ``stored``.
     """
 
     program: Jaxpr

@@ -1,6 +1,6 @@
-"""Recompute masks of updates in the body of a scan, so that their indices are visible there.
+"""Rematerialize masks of updates in the body of a scan, so that their indices are visible there.
 
-Derivatives store such a mask, computed by the forward loop, as a const.
+Derivatives pass such a mask, which the forward loop has computed, as a const.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ from gpuflow.compiler.passes.program import Replacement
 from gpuflow.control.loops.scan_simplify import is_cheap, simplified_body
 from gpuflow.core.jaxpr import Atom, ClosedJaxpr, Eqn, Jaxpr, Literal, Var
 
-_MOST_EQUATIONS = 32  # of one const
+_MOST_EQUATIONS = 32  # that recompute one const
 
 
 def recompute_consts(eqn: Eqn, definition: Any, build: Any) -> Sequence[Atom] | None:
@@ -56,7 +56,7 @@ def _elements(eqn: Eqn) -> int:
 
 
 def _with_made(body: Jaxpr, made: Mapping[Var, Sequence[Eqn]]) -> Jaxpr:
-    """The body of a loop that computes some of its inputs."""
+    """The body with the inputs in ``made`` computed by equations."""
     return body.replace(
         invars=tuple(var for var in body.invars if var not in made),
         eqns=(*[eqn for eqns in made.values() for eqn in eqns], *body.eqns),
@@ -65,7 +65,7 @@ def _with_made(body: Jaxpr, made: Mapping[Var, Sequence[Eqn]]) -> Jaxpr:
 
 
 def _read(body: Jaxpr, masks: Mapping[Eqn, Atom]) -> set[Atom]:
-    """The operands of a body, without those that are only update indices."""
+    """The atoms that a body reads other than as masks of updates."""
     read: set[Atom] = set(body.outvars)
     for eqn in reversed(body.eqns):
         if eqn.effects or not read.isdisjoint(eqn.outputs):
@@ -74,7 +74,7 @@ def _read(body: Jaxpr, masks: Mapping[Eqn, Atom]) -> set[Atom]:
 
 
 def _from_scalars(atom: Atom, var: Var, definition: Any) -> list[Eqn]:
-    """Equations that compute ``var`` like ``atom``, in order; empty: not from scalars alone."""
+    """Equations that compute ``atom`` from scalars alone, with ``var`` as result; or none."""
     found: list[Eqn] = []
     waiting = [atom]
     while waiting:

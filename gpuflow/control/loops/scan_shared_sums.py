@@ -1,13 +1,14 @@
-"""Move sums over the batch out of a scan: unmapped totals are summed per element, once after it.
+"""Privatize sums over lanes in a scan: one partial sum per lane in the loop, one sum after it.
 
-The cotangent of an unmapped parameter is a carry like this one, which a batched loop cannot hold;
-each batch element then has a separate total:
+A lane is an element of a batch whose loops run independently. The cotangent of an unmapped
+parameter is a carry that sums over lanes, so the loop could not run per lane. With a partial sum
+for each lane it can:
 
     total += f(reduce_sum(x))      becomes     totals[lane] += f(x[lane])
                                                total + reduce_sum(totals)   after the loop
 
-``f`` is linear. The sum may also be a product that contracts lanes. Totals of 16-bit floats are
-float32.
+``f`` must be linear. The sum may also be a product that contracts lanes. Partial sums of 16-bit
+floats are float32.
 """
 
 from __future__ import annotations
@@ -38,7 +39,7 @@ from gpuflow.ops.zeros import zeros_of
 from gpuflow.transforms.batching import batch_jaxpr
 from gpuflow.transforms.jvp import jvp_jaxpr
 
-# Of each lane, in elements: a product of matrices adds up many more in less time.
+# Elements of partial sums per lane. If there are more, a product of matrices takes less time.
 MOST_TOTALS = 16
 Shape = tuple[int, ...]
 Definition = Callable[[Any], Eqn | None]
@@ -46,11 +47,11 @@ Definition = Callable[[Any], Eqn | None]
 
 @record
 class _Sum:
-    """An equation that adds up over lanes.
+    """An equation that sums over lanes.
 
     Attributes:
-        eqn: the equation.
-        dims: of each operand, from a lane that is summed over to its dimension.
+        eqn: a sum reduction or a product.
+        dims: for each operand, from a summed lane to its dimension.
     """
 
     eqn: Eqn
@@ -59,13 +60,13 @@ class _Sum:
 
 @record
 class _Total:
-    """A carry that only adds up sums over lanes.
+    """A carry that only accumulates sums over lanes.
 
     Attributes:
-        index: its position among the carries.
+        index: index among the carries.
         term: the summand.
-        shape: of the carry of all lanes.
-        axes: the axes of ``shape`` that are the lanes that are summed over.
+        shape: shape of the partial sums of all lanes.
+        axes: the axes of ``shape`` of the summed lanes.
     """
 
     index: int
@@ -76,7 +77,7 @@ class _Total:
 
 @record
 class _Group:
-    """Carries and the sums over the same lanes that they add up."""
+    """Carries that accumulate sums over the same lanes, and these sums."""
 
     totals: list[_Total]
     sums: list[_Sum]
@@ -85,12 +86,15 @@ class _Group:
 def shared_sums(
     eqn: Eqn, lanes: Shape, definition: Definition
 ) -> tuple[list[Eqn], list[Atom]] | None:
-    """Move sums over lanes out of a scan: new equations and outputs; None: there are none.
+    """Move sums over lanes out of a scan.
 
     Args:
         eqn: the scan.
-        lanes: the sizes of the lanes' dimensions; dimensions of equal size are interchangeable.
+        lanes: the sizes of the lanes' dimensions. A dimension is recognized by its size alone.
         definition: from an atom to the equation that computes it, or None.
+
+    Returns:
+        New equations and their outputs; None if the scan has no such sums.
     """
     params = eqn.params
     program = inline(params["jaxpr"].jaxpr, is_call)
@@ -129,13 +133,13 @@ def _zeros(aval: ShapedArray) -> list[Any]:
 
 
 def _held(aval: ShapedArray, shape: Shape) -> ShapedArray:
-    """The result of a carry that each batch element has."""
+    """The type of the partial sums of a carry; those of 16-bit floats are float32."""
     is_half = dtypes.is_floating(aval.dtype) and aval.dtype.itemsize < 4
     return ShapedArray(shape, np.dtype(np.float32) if is_half else aval.dtype)
 
 
 def _summed(build: Any, total: _Total, out: Atom, init: Atom, definition: Definition) -> Atom:
-    """The sum over the batch and the initial value."""
+    """The sum of the partial sums and the initial value."""
     is_zero = _is_zero(init, definition)
 
     def add_up(totals: Any, start: Any) -> list[Any]:
@@ -175,9 +179,12 @@ def _inner_extracted(body: Jaxpr, lanes: Shape) -> tuple[Jaxpr, bool]:
 
 
 def _groups(body: Jaxpr, lanes: Shape, first: int, count: int) -> list[_Group]:
-    """The carries that only add up sums over lanes, which nothing else reads, by these lanes."""
+    """The carries that only accumulate sums over lanes, grouped by these lanes.
+
+    Empty if any other value of the body depends on such a sum.
+    """
     uses = uses_in(body.eqns, body.outvars)
-    missing: dict[Atom, frozenset[int]] = {}  # of values that depend on sums, the summed lanes
+    missing: dict[Atom, frozenset[int]] = {}  # from a value that depends on a sum to summed lanes
     sums: dict[frozenset[int], list[_Sum]] = {}
     for eqn in body.eqns:
         gone = {missing[a] for a in eqn.inputs if a in missing}
@@ -204,7 +211,7 @@ def _groups(body: Jaxpr, lanes: Shape, first: int, count: int) -> list[_Group]:
 
 
 def _sum_over_lanes(eqn: Eqn, lanes: Shape) -> _Sum | None:
-    """An equation as a sum over lanes, if it is one."""
+    """The description of an equation that sums over lanes; None for others."""
     rule, out = eqn.primitive.lower, eqn.outputs[0].aval if len(eqn.outputs) == 1 else None
     if out is None or not dtypes.is_inexact(out.dtype):
         return None
@@ -230,7 +237,7 @@ def _sum_over_lanes(eqn: Eqn, lanes: Shape) -> _Sum | None:
 
 
 def _shape_with_lanes(shape: Shape, lanes: Shape, missing: frozenset[int]) -> tuple[Shape, Shape]:
-    """A shape with lanes in front, and the axes of the lanes that were missing."""
+    """A shape with all lanes in front, and the axes of the lanes in ``missing``."""
     sizes: list[int] = []
     axes: list[int] = []
     remaining = list(shape)
@@ -247,7 +254,7 @@ def _shape_with_lanes(shape: Shape, lanes: Shape, missing: frozenset[int]) -> tu
 
 
 def _wide_body(body: Jaxpr, lanes: Shape, first: int, group: _Group) -> Jaxpr | None:
-    """The body with separate totals of each lane; None: they are not linear in the sums."""
+    """The body with a partial sum for each lane; None if terms are not linear in the sums."""
     totals, sums = group.totals, group.sums
     points = [total.eqn.outputs[0] for total in sums]
     late: set[Atom] = set(points)
@@ -287,15 +294,15 @@ def _step(program: ClosedJaxpr, lanes: Shape, group: _Group, num_others: int) ->
 
     Args:
         program: ``(*others, *sums) -> terms``.
-        lanes: their sizes.
+        lanes: sizes of the lanes.
         group: the carries and sums.
-        num_others: the number of inputs that do not depend on lanes that are summed over.
+        num_others: the number of inputs that do not depend on summed lanes.
     """
     factors = [dims for total in group.sums for dims in total.dims]
     lane_ids = sorted(factors[0])
 
     def of_one_lane(*values: Any) -> list[Any]:
-        """The terms of one lane: an equation over a single lane is its term of the sum."""
+        """The terms of one lane: applied to one lane, a sum's equation gives its summand."""
         remaining = iter(values[num_others:])
         points = []
         for total in group.sums:
@@ -341,7 +348,7 @@ def _step(program: ClosedJaxpr, lanes: Shape, group: _Group, num_others: int) ->
 def _is_linear(program: Jaxpr, num_fixed: int) -> bool:
     """Whether a program is linear in its inputs after the first ``num_fixed``.
 
-    Such a program is its own derivative.
+    The test: a linear program is its own derivative.
     """
     if any(
         eqn.primitive.derivatives.jvp is None or eqn.primitive.batch is None for eqn in program.eqns
