@@ -3,9 +3,7 @@
     @composite
     def median(a: Any, axis: Axes = None, ...): ...
 
-Under a trace the function itself runs, and its ops are recorded. The call is faster than with
-``jit``, because the key is made directly from arguments of few types. See
-docs/design/0035-composites.md.
+Under a trace the function itself runs, and its ops are recorded. See docs/design/0035-composites.md.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""custom_root and custom_linear_solve: solvers with derivatives by implicit differentiation."""
+"""``custom_root`` and ``custom_linear_solve``: solvers with implicit differentiation."""
 
 from __future__ import annotations
 
@@ -210,7 +210,7 @@ def _flat(function: Function, in_tree: tree.TreeDef, *leaves: Any) -> list[Any]:
 
 
 def _split(values: Sequence[Any], counts: tuple[int, ...]) -> list[list[Any]]:
-    """The captured values of f, solve and tangent_solve, and the guess."""
+    """Split operands: the captured values of f, solve and tangent_solve, and the guess."""
     groups, start = [], 0
     for count in counts:
         groups.append(list(values[start : start + count]))
@@ -228,7 +228,7 @@ _root = custom_jvp(_solve_root, nondiff_argnums=(0, 1))
 
 @_root.defjvp
 def _root_jvp(counts: Any, jaxprs: Any, primals: Any, tangents: Any) -> tuple[Any, Any]:
-    """``df/dx x' = -df/dp p'``, by the implicit function theorem."""
+    """The jvp rule: solve ``df/dx x' = -df/dp p'`` (implicit function theorem)."""
     outs = list(_root(counts, jaxprs, *primals))
     f, _, tangent_solve = jaxprs
     for_f, _, for_tangent_solve, guess = _split(primals, counts)

@@ -1,4 +1,4 @@
-"""linear_call: a function that is linear in some arguments, with the user's own transpose."""
+"""``linear_call``: a function that is linear in some arguments, with a user-defined transpose."""
 
 from __future__ import annotations
 
@@ -21,8 +21,8 @@ from gpuflow.ops.zeros import add_tangents, instantiate
 from gpuflow.transforms.batching import batch_jaxpr
 from gpuflow.transforms.jvp import jvp_flat
 
-# An equation holds two programs, the function and its transpose, each with leading operands of its
-# own, then residuals and linear operands: (own of both..., residuals..., linear...).
+# An equation holds two programs, the function and its transpose, each with its own captured values.
+# Operands: (*consts of the function, *consts of the transpose, *residuals, *linear operands).
 Programs = tuple[ClosedJaxpr, ClosedJaxpr]
 Counts = tuple[int, int, int]
 
@@ -95,7 +95,7 @@ def _check_transpose(
 
 
 def _split(values: Sequence[Any], counts: Counts) -> list[list[Any]]:
-    """The own operands of both programs, the residuals, the linear operands."""
+    """Split operands: consts of either program, residuals, linear operands."""
     groups, start = [], 0
     for count in counts:
         groups.append(list(values[start : start + count]))
@@ -168,7 +168,7 @@ def _batch(
     programs: Programs,
     counts: Counts,
 ) -> tuple[list[Any], list[int | None]]:
-    """Both programs are mapped over the mapped operands of the other, until they agree."""
+    """Batch both programs; results of one are operands of the other, hence the fixed point."""
     consts, transpose_consts, residuals, linear = _split([dim is not None for dim in dims], counts)
     results = [False] * len(programs[0].out_avals)
     while True:
@@ -191,7 +191,7 @@ def _batch(
 
 
 def _lowered(params: dict[str, Any]) -> ClosedJaxpr:
-    """The function, which does not read operands of its transpose."""
+    """The program to inline: the function, with unread inputs for the consts of the transpose."""
     forward, backward = params["programs"]
     counts: Counts = params["counts"]
 

@@ -1,6 +1,6 @@
-"""custom_vjp: reverse-mode rules written by users, on flat operands, and checks of their results.
+"""``custom_vjp``: user-defined reverse-mode rules, flattened, with checks of their results.
 
-The equations are in custom_vjp_call.py.
+The primitives are in ``vjp_call``.
 """
 
 from __future__ import annotations
@@ -37,12 +37,12 @@ from gpuflow.ops.elementwise.convert import convert
 _P = ParamSpec("_P")
 _T = TypeVar("_T")
 
-# --- the user's functions on flat operands --------------------------------------------------
+# --- the user's rules on flat operands ------------------------------------------------------
 
 
 @contextmanager
 def _closures_named(name: str) -> Iterator[None]:
-    """Explain the error of a rule that used a captured value of another transformation."""
+    """Explain the error of a rule that captures a tracer of another transformation."""
     try:
         yield
     except UnexpectedTracerError as error:
@@ -57,7 +57,16 @@ def _closures_named(name: str) -> Iterator[None]:
 
 @record
 class _Rules:
-    """One call of a custom_vjp function: its rules, and descriptions of its arguments."""
+    """One call of a custom_vjp function.
+
+    Attributes:
+        name: name of the function.
+        symbolic_zeros: whether the rules take symbolic zeros.
+        fwd, bwd: the user's rules.
+        call: the flattened function.
+        in_avals: types of the leaves of differentiable arguments.
+        argument_names: names of these arguments.
+    """
 
     name: str
     symbolic_zeros: bool
@@ -118,7 +127,7 @@ class _Forward:
         return [*outs, *residuals]
 
     def _check_outputs(self, outs: list[Any]) -> None:
-        """Compare with the function, if that has run."""
+        """Check that outputs of fwd match those of the function, if that has run."""
         call, name = self.rules.call, self.rules.name
         if call.out_tree is None:
             return
@@ -171,7 +180,7 @@ class _Backward:
         for name, argument, result in safe_zip(rules.argument_names, arguments, results):
             for leaf_index, item in enumerate(self._broadcast(name, argument, result)):
                 aval = next(avals)
-                if type(aval) is not AbstractRef:  # which have no cotangents
+                if type(aval) is not AbstractRef:  # refs have no cotangents
                     flat.append(self._typed((name, argument, leaf_index), aval, item))
         return flat
 
@@ -188,7 +197,13 @@ class _Backward:
             ) from None
 
     def _typed(self, leaf: tuple[str, Any, int], aval: ShapedArray, cotangent: Any) -> Any:
-        """The cotangent of ``leaf``, converted: its argument's name and tree, and its index."""
+        """Check a cotangent, and convert it to the tangent dtype; None for zero.
+
+        Args:
+            leaf: the name and the tree of its argument, and the index of the leaf, for messages.
+            aval: the type of the leaf.
+            cotangent: the result of bwd.
+        """
         want = aval.tangent()
         if cotangent is None or isinstance(cotangent, SymbolicZero) or want.dtype == dtypes.float0:
             return None
@@ -215,10 +230,10 @@ class _Backward:
     def _check_varying(
         self, leaf: tuple[str, Any, int], want: ShapedArray, got: ShapedArray
     ) -> None:
-        """Check that in shard_map a cotangent varies as its argument does.
+        """Check that in shard_map a cotangent varies along the same axes as its argument.
 
         Raises:
-            ValueError: it varies along other axes.
+            ValueError: if it varies along other axes.
         """
         name, argument, leaf_index = leaf
         check(
@@ -351,7 +366,7 @@ class custom_vjp(Generic[_P, _T]):
         return self.parameter_names[position] if is_named else f"argument {position}"
 
     def _fixed(self, args: tuple[Any, ...]) -> dict[int, Any]:
-        """The arguments that are not differentiated, by position."""
+        """Nondifferentiable arguments, by position."""
         count = len(args)
         for argnum in self.nondiff_argnums:
             if not -count <= argnum < count:

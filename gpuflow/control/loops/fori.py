@@ -1,4 +1,4 @@
-"""The public functions ``while_loop`` and ``fori_loop``: checks, pytrees, tracing, lowering.
+"""The public functions ``while_loop`` and ``fori_loop``: checks, pytrees and tracing.
 
 ``fori_loop`` is a scan if its bounds are static, else a while loop. ``while_loop`` with
 ``max_steps`` is a scan.
