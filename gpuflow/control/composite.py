@@ -3,7 +3,8 @@
     @composite
     def median(a: Any, axis: Axes = None, ...): ...
 
-Under a trace the function itself runs, and its ops are recorded. See docs/design/0035-composites.md.
+Under a trace the function itself runs, and its ops are recorded.
+See docs/design/0035-composites.md.
 """
 
 from __future__ import annotations

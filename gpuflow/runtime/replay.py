@@ -1,8 +1,8 @@
-"""Origins of nan and infinities: a program with nonfinite results is run again step by step.
+"""Find the op that produced a nan or an infinity, by running the program again step by step.
 
-A step is an equation, an iteration of a loop, or the branch that was taken. Backwards from the
-results that are not finite, the first step with finite operands is the origin. The steps inside a
-step are searched in the same way.
+A step is an equation, an iteration of a loop, or the branch that was taken. The search goes
+backward from the nonfinite results: the first step with finite operands is the origin. Steps inside
+it are searched in the same way.
 """
 
 from __future__ import annotations
@@ -32,8 +32,8 @@ class _Replay:
     """The configuration of a replay.
 
     Attributes:
-        settings: flags of the refused values.
-        compile: converts a program to a function.
+        settings: the settings that reject nan or infinities.
+        compile: from a program to a function of its operands.
     """
 
     settings: Settings
@@ -51,13 +51,14 @@ def check_results(
     settings: Settings,
     compile: Compile,
 ) -> None:
-    """Refuse results of a program that are not finite, and name the step that computed them.
+    """Check that the results of a program are finite.
 
     A program with collectives between memories is not run again: processes with finite results
     would not take part.
 
     Raises:
-        FloatingPointError: a result holds nan or an infinity that the settings refuse.
+        FloatingPointError: if a result has values that the settings reject. The message names the
+            op that computed them.
     """
     bad = [out for out in results if not is_finite(out.host(), out.aval, settings)]
     if not bad:
@@ -66,7 +67,7 @@ def check_results(
     if COMMUNICATION not in closed.effects:
         with unchecked():
             fault = _find_in_program(_Replay(settings, compile), closed, operands, None, "")
-    if fault is None:  # op by op it does not happen: kernels may round less in between
+    if fault is None:  # op by op all are finite: fused kernels may round intermediates less
         fault = not_finite("jit", bad[0].host(), bad[0].aval, settings)
     raise fault
 
@@ -104,7 +105,7 @@ def _find_in_program(
 
 
 def _values(jaxpr: Jaxpr, consts: Sequence[Any], operands: Sequence[Any]) -> dict[Var, Any]:
-    """All values of a program, run op by op; pure notifications are skipped."""
+    """All values of a program, run op by op; effects without outputs are skipped."""
     env: dict[Any, Any] = dict(safe_zip((*jaxpr.constvars, *jaxpr.invars), (*consts, *operands)))
     for eqn in jaxpr.eqns:
         if eqn.effects and not eqn.outputs:
@@ -118,7 +119,7 @@ def _values(jaxpr: Jaxpr, consts: Sequence[Any], operands: Sequence[Any]) -> dic
 def _find_in_step(
     replay: _Replay, eqn: Eqn, values: list[Any], source: SourceLocation | None, location: str
 ) -> FloatingPointError | None:
-    """Find the origin inside a loop or a branch; None if there is none."""
+    """Find the origin inside a loop or a branch; None for other ops."""
     rule = eqn.primitive.lower
     if rule.branches is not None:
         branch = int(as_numpy(values[0], aval_of(values[0])))
@@ -174,7 +175,7 @@ def _find_in_while(
 
 
 class _Rows:
-    """The elements of an array along its first axis."""
+    """The elements of an array along its first axis, as Arrays."""
 
     def __init__(self, value: Any) -> None:
         aval = aval_of(value)
