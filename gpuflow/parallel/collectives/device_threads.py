@@ -1,4 +1,4 @@
-"""One thread for each memory of this process, started when it is first needed and then reused."""
+"""Thread pool with one thread per device memory, started at first use and then reused."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ class _Task:
     Attributes:
         work, number: the function and its argument.
         context, blocks: the caller's context variables and settings, for the duration of the call.
-        finished: receives the error of the call, or None, when it has ended.
+        finished: a queue that receives the error of the call, or None, when it has ended.
     """
 
     work: Work
@@ -42,7 +42,7 @@ class _Task:
 
 
 class _DeviceThread:
-    """A thread that makes one call after the other; its device stays its current one."""
+    """A thread that runs calls in order; its current CUDA device never changes."""
 
     def __init__(self, device: Device) -> None:
         self.tasks: SimpleQueue[_Task | None] = SimpleQueue()
@@ -54,24 +54,24 @@ class _DeviceThread:
             if task is None:
                 return
             task.run()
-            del task  # its arrays must not outlive it while nothing comes
+            del task  # an idle thread must not keep arrays alive
 
 
 _threads: dict[Device, _DeviceThread] = {}
 
 
 def for_each(devices: Sequence[Device], work: Work) -> None:
-    """``work(number)`` in the thread of each device, and wait for all; one caller at a time.
+    """Run ``work(k)`` in the thread of device k, for all devices, and wait for all calls.
+
+    Only one thread may call this at a time. If an exception such as KeyboardInterrupt ends the
+    wait, the threads finish their work and end; later calls start new ones.
 
     Args:
-        devices: different ones.
-        work: a function of the position of a device.
+        devices: distinct devices.
+        work: a function of the index of a device.
 
     Raises:
-        BaseException: the first exception of a call, when all calls have ended.
-
-    If an exception such as KeyboardInterrupt ends the wait, the threads finish their work and end;
-    later calls get new ones.
+        BaseException: the first exception of a call, after all calls have ended.
     """
     used: list[_DeviceThread] = []
     finished: SimpleQueue[BaseException | None] = SimpleQueue()
@@ -94,6 +94,6 @@ def for_each(devices: Sequence[Device], work: Work) -> None:
         raise error
 
 
-# A forked child has the objects of the threads, and no threads.
+# A forked child inherits the thread objects, but no threads.
 if hasattr(os, "register_at_fork"):
     os.register_at_fork(after_in_child=_threads.clear)

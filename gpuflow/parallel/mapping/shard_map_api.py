@@ -1,4 +1,8 @@
-"""shard_map as users call it: which mesh and which specs hold is known when it is called."""
+"""The public function ``shard_map``: each call resolves the mesh and the specs.
+
+The mesh may come from the context or from arguments, and specs from explicit axes. ``shard_map``
+(the module) then runs the function for this mesh and these specs.
+"""
 
 from __future__ import annotations
 
@@ -31,8 +35,8 @@ class ShardMapped:
     """A function of whole arrays; see ``shard_map``.
 
     Args:
-        function: the user's, of blocks.
-        mesh: a Mesh, an AbstractMesh, or None: that of the context.
+        function: the user's function of blocks.
+        mesh: a Mesh, an AbstractMesh, or None for the mesh of the context.
         in_specs, out_specs, axis_names, check_vma: see ``shard_map``.
     """
 
@@ -51,7 +55,7 @@ class ShardMapped:
         self._out_specs, self._axis_names, self._check_vma = out_specs, axis_names, check_vma
         self._functions: dict[Any, ShardMapFunction] = {}
         if isinstance(mesh, Mesh) and in_specs is not INFERRED:
-            self._of(mesh, in_specs, ())  # its errors belong to the call of shard_map
+            self._of(mesh, in_specs, ())  # raises errors at the call of shard_map
 
     def __repr__(self) -> str:
         return f"<shard_map of {name_of(self._function)}>"
@@ -75,7 +79,7 @@ class ShardMapped:
         return self._of(mesh, self._in_specs, (tree.structure(args), *statics), args)(*rest)
 
     def _statics(self, args: tuple[Any, ...], leaves: Sequence[Any]) -> list[Any]:
-        """Arguments that are not arrays and have the spec None: they are passed unchanged."""
+        """Static arguments: those that are not arrays and have the spec None."""
         specs = tree.broadcast_prefix(self._in_specs, args, "shard_map in_specs")
         statics = [
             (k, type(leaf), leaf)
@@ -122,10 +126,10 @@ class ShardMapped:
         return make_mesh(mesh.axis_sizes, mesh.axis_names, mesh.axis_types)
 
     def _axes(self, mesh: Mesh) -> tuple[Any, ...]:
-        """The axes over which the program is written, in the mesh's order.
+        """The manual axes of the function, in the mesh's order.
 
         Raises:
-            ValueError: names that the mesh has not, or that an enclosing shard_map has taken.
+            ValueError: if the mesh lacks an axis, or an axis is manual in an enclosing shard_map.
         """
         unknown = [name for name in self._axis_names if name not in mesh.axis_names]
         check(
@@ -160,7 +164,15 @@ class ShardMapped:
     def _of(
         self, mesh: Mesh, in_specs: Any, more: tuple[Any, ...], args: tuple[Any, ...] = ()
     ) -> ShardMapFunction:
-        """The function for a mesh; ``more``: further arguments besides arrays."""
+        """The cached ShardMapFunction for a mesh.
+
+        Args:
+            mesh: the mesh.
+            in_specs: the specs, or ``INFERRED``.
+            more: the treedef of the arguments, then the inferred specs or the static arguments; ()
+                if all arguments are arrays with given specs.
+            args: the arguments.
+        """
         key = mesh, more, config.mesh
         mapped = self._functions.get(key)
         if mapped is None:
@@ -182,7 +194,7 @@ class ShardMapped:
 def _of_leaves(
     function: Callable[..., Any], treedef: Any, static_leaves: dict[int, Any]
 ) -> Callable[..., Any]:
-    """A function of the leaves of its arguments, but for those that are given."""
+    """The function as one of the leaves of its arguments, with static leaves inserted."""
 
     @functools.wraps(function)
     def call(*rest: Any) -> Any:
@@ -203,7 +215,7 @@ def _is_like(mesh: Mesh, abstract: AbstractMesh) -> bool:
 
 
 def _explicit_spec(leaf: Any, mesh: Mesh) -> PartitionSpec | None:
-    """The spec of an array whose type has it: on a mesh of explicit axes."""
+    """The spec that is part of an array's type, on a mesh with explicit axes; else None."""
     if not isinstance(leaf, Array) or _is_traced(leaf):
         return None
     sharding = leaf.sharding
@@ -213,10 +225,10 @@ def _explicit_spec(leaf: Any, mesh: Mesh) -> PartitionSpec | None:
 
 
 def _spec_of(leaf: Any, mesh: Mesh, axes: Sequence[Any]) -> PartitionSpec:
-    """The spec of an argument for which none was given.
+    """Infer the spec of an argument from its sharding.
 
     Raises:
-        TypeError: the mesh's axes are not explicit, or the argument is traced.
+        TypeError: if axes of the mesh are not explicit, or the argument is traced.
     """
     kinds = dict(zip(mesh.axis_names, mesh.axis_types, strict=True))
     check(
@@ -232,10 +244,10 @@ def _spec_of(leaf: Any, mesh: Mesh, axes: Sequence[Any]) -> PartitionSpec:
 
 
 def _check_agreement(leaves: Sequence[Any], in_specs: Any, args: Any, mesh: Mesh) -> None:
-    """Check that in_specs agree with the types of arrays on explicit axes.
+    """Check that in_specs match the types of arrays on explicit axes.
 
     Raises:
-        ValueError: they do not.
+        ValueError: if they do not.
     """
     if AxisType.Explicit not in mesh.axis_types:
         return

@@ -1,8 +1,9 @@
-"""A shard_map over several memories as an op: it holds the program of one memory.
+"""``shard_map_p``: a shard_map over several memories as a primitive, and its rules.
 
-Its operands and results are whole arrays; the program's are the shards of a memory. The copies of a
-value in different memories are equal, so a cotangent of the value is divided equally among them,
-and their cotangents are summed.
+The equation holds the program of one memory. Operands and results are whole arrays; those of the
+program are a memory's shards. Replicas of a value in several memories are equal. Transposition
+therefore divides the cotangent of a replicated output equally among them, and sums the cotangents
+of a replicated operand.
 """
 
 from __future__ import annotations
@@ -42,7 +43,7 @@ def local_aval(aval: ShapedArray, sharding: NamedSharding, memories: Memories) -
 
 
 def whole_aval(aval: ShapedArray, sharding: NamedSharding, memories: Memories) -> ShapedArray:
-    """The array of which a memory has this."""
+    """The type of the whole array for that of a memory's shard."""
     return aval.update(shape=_scaled(aval.shape, sharding, memories, lambda a, b: a * b))
 
 
@@ -74,11 +75,12 @@ def bind_shard_map(
 
     Args:
         jaxpr: the program; its constants are its first inputs.
-        operands, consts: whole arrays for its inputs; every memory gets the whole of constants.
-        name: for messages.
-        memories: where it runs.
-        in_shardings, out_shardings: of the operands and results.
-        donated: which operands' memory may be used; none if empty.
+        operands: whole arrays.
+        consts: values of the constants, which are replicated in every memory.
+        name: name of the function, for messages.
+        memories: the memories that run it.
+        in_shardings, out_shardings: shardings of operands and results.
+        donated: for each operand whether it is donated; if empty, no operand is.
     """
     whole = NamedSharding(memories.blocks, PartitionSpec())
     return shard_map_p.bind(
@@ -225,7 +227,7 @@ def _linearize(
 def _with_rows(
     known: ClosedJaxpr, linear: ClosedJaxpr, count: int
 ) -> tuple[ClosedJaxpr, ClosedJaxpr]:
-    """The programs with a new first dimension for residuals, along which memories differ."""
+    """Give residuals a new first axis over the memories, since each memory has different ones."""
 
     def evaluation(*primals: Any) -> list[Any]:
         outs = known(*primals)
@@ -287,7 +289,14 @@ def _shared(
     grad_shardings: Sequence[NamedSharding],
     memories: Memories,
 ) -> ClosedJaxpr:
-    """The backward pass with cotangents divided among copies, and summed afterwards."""
+    """The backward pass for replicas: divides incoming cotangents, and sums resulting ones.
+
+    Args:
+        backward: ``(*known operands, *cotangents) -> operand cotangents`` of one memory.
+        count: the number of known operands.
+        cotangent_shardings, grad_shardings: shardings of cotangents and results.
+        memories: the memories that run it.
+    """
 
     def shared(*values: Any) -> list[Any]:
         cotangents = []
@@ -307,7 +316,7 @@ def _shared(
 
 
 def _others(sharding: NamedSharding, memories: Memories) -> list[Any]:
-    """The axes between memories along which they have copies."""
+    """The axes across memories along which values of this sharding are replicated."""
     split_names = all_names(sharding.spec)
     return [name for name in memories.names if name not in split_names]
 

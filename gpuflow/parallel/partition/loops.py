@@ -1,4 +1,4 @@
-"""Loops and branches of programs over several memories: their bodies are partitioned."""
+"""SPMD partitioning of loops and branches: their bodies are partitioned, and bound again."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from gpuflow.core.jaxpr import ClosedJaxpr, Eqn
 from gpuflow.core.lowering import ScanForm, WhileForm
 from gpuflow.parallel.partition.resharding import DimAxes, needed
 
-# ``(value, dim_axes) -> Split``
+# The constructor of Split, ``(value, dim_axes) -> Split``; an import would be a cycle.
 Make = Callable[[Any, DimAxes], Any]
 
 
@@ -25,9 +25,9 @@ def partition_loop(
 
     Args:
         partitioner: the Partitioner.
-        eqn: of a loop.
+        eqn: the equation of a loop.
         operands: its operands, as Split.
-        make_split: makes a Split.
+        make_split: the constructor of Split.
     """
     rule = eqn.primitive.lower
     assert rule.form is not None
@@ -38,7 +38,7 @@ def partition_loop(
 
 
 def _followed(partitioner: Any, eqn: Eqn, operands: Sequence[Any]) -> list[DimAxes]:
-    """Mesh axes of results that follow the operands."""
+    """Propagate mesh axes from operands to results."""
     memories = partitioner.memories
     result_axes = mesh_axes_of_results(eqn, [x.dim_axes for x in operands], memories.mesh)
     return [tuple(needed(names, memories) for names in dim_axes) for dim_axes in result_axes]
@@ -49,7 +49,7 @@ def _scan(
 ) -> list[Any]:
     split = form.num_consts + form.num_carry
     consts, carries = operands[: form.num_consts], operands[form.num_consts : split]
-    # Every memory goes through all elements.
+    # The scanned axis is not split: every memory iterates over all elements.
     elements = [((), *x.dim_axes[1:]) for x in operands[split:]]
     inner = [x.dim_axes for x in (*consts, *carries)] + [dim_axes[1:] for dim_axes in elements]
     stacked = [dim_axes[1:] for dim_axes in _followed(partitioner, eqn, operands)[form.num_carry :]]
@@ -86,7 +86,7 @@ def _while(
 def partition_branch(
     partitioner: Any, eqn: Eqn, operands: Sequence[Any], make_split: Make
 ) -> list[Any]:
-    """Partition branches, whose results are split alike; arguments as in ``partition_loop``."""
+    """Partition branches, whose results have the same mesh axes; Args as in ``partition_loop``."""
     rule = eqn.primitive.lower
     assert rule.branches is not None
     operand_axes = [x.dim_axes for x in operands[1:]]

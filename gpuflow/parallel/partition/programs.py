@@ -1,9 +1,9 @@
-"""Programs of whole arrays as programs of one memory: jit over several memories.
+"""SPMD partitioner: converts a program of whole arrays to the program of one memory.
 
-Each equation is partitioned by the dimensions of its lowering: corresponding dimensions remain
-sharded, sums over sharded ones are reduced across memories. Operands of an equation without such
-information are gathered, with a warning, and every memory computes all of it. So every program is
-correct, and the warnings show which one is slow.
+Each equation is partitioned by the correspondence of its dimensions, from its lowering.
+Corresponding dimensions remain sharded; reductions over sharded dimensions get a collective.
+Without such information operands are gathered, with a warning, and every memory computes the whole
+equation. Every program is therefore correct, and warnings show what is slow.
 """
 
 from __future__ import annotations
@@ -38,18 +38,18 @@ from gpuflow.parallel.partition.resharding import (
 )
 from gpuflow.runtime.memories import Memories
 
-# The collective that combines reductions of memories, by the function of the reduction.
+# From the function of a reduction to the collective that combines the results of memories.
 _COLLECTIVES = {"add": psum_p, "max": pmax_p, "min": pmin_p}
 _COLLECTIVES_OF_BOOLS = {"add": pmax_p, "or": pmax_p, "max": pmax_p, "and": pmin_p, "min": pmin_p}
 
 
-# Smaller gathers cost little more than a call.
+# Gathers up to this size cost little more than a call, so they do not warn.
 QUIET_BYTES = 1_000_000
 _warned_sources: set[Any] = set()
 
 
 def _warn(eqn: Eqn, gathered_bytes: int) -> None:
-    """Warn of an equation that is not partitioned, once per source line."""
+    """Warn about an equation that is not partitioned, once per source line."""
     name, source = eqn.primitive.name, eqn.source
     key = name if source is None else (source.file, source.line)
     if gathered_bytes <= QUIET_BYTES or key in _warned_sources:
@@ -65,7 +65,7 @@ def _warn(eqn: Eqn, gathered_bytes: int) -> None:
         warnings.warn(message, UnpartitionedWarning, stacklevel=3)
     else:
         warnings.warn_explicit(message, UnpartitionedWarning, source.file, source.line)
-    _warned_sources.add(key)  # not where the warning is raised as an error
+    _warned_sources.add(key)  # not reached if warnings are errors: then it warns each time
 
 
 @record
@@ -73,8 +73,8 @@ class Split:
     """A value of a program of one memory.
 
     Attributes:
-        value: the shard in the memory.
-        dim_axes: for each dimension of the whole, the mesh axes that it is split over.
+        value: the shard of the memory.
+        dim_axes: for each dimension the mesh axes that it is split over.
     """
 
     value: Any
@@ -85,8 +85,8 @@ class Partitioner:
     """Evaluates equations of whole arrays on the shards of one memory.
 
     Args:
-        memories: of the mesh whose axes split values.
-        warns: whether to warn of large operands that are gathered.
+        memories: the memories of the mesh.
+        warns: whether to warn about large operands that are gathered.
     """
 
     def __init__(self, memories: Memories, warns: bool = True) -> None:
@@ -94,7 +94,7 @@ class Partitioner:
         self._warns = warns
 
     def evaluate(self, jaxpr: Jaxpr, operands: Sequence[Split]) -> list[Split]:
-        """The outputs of a program."""
+        """Partition and bind the equations of a program, and return its outputs."""
         program = inline(jaxpr)
         env: dict[Var, Split] = dict(safe_zip(program.invars, operands))
 
@@ -115,7 +115,12 @@ class Partitioner:
     def traced(
         self, jaxpr: ClosedJaxpr, in_axes: Sequence[DimAxes], out_axes: Sequence[DimAxes]
     ) -> ClosedJaxpr:
-        """Trace the program of one memory from one of whole arrays without constants."""
+        """Partition a program without constants.
+
+        Args:
+            jaxpr: the program of whole arrays.
+            in_axes, out_axes: for each input and output the mesh axes of its dimensions.
+        """
 
         def local(*values: Any) -> list[Any]:
             operands = [Split(*pair) for pair in safe_zip(values, in_axes)]
@@ -153,7 +158,7 @@ class Partitioner:
         return self._gathered(eqn, operands) if outs is None else outs
 
     def _bound(self, eqn: Eqn, values: Sequence[Any]) -> list[Split]:
-        """An equation on whole values."""
+        """Bind an equation on unsharded values."""
         outs = eqn.primitive.bind(*values, **eqn.params)
         outs = outs if eqn.primitive.multiple_results else [outs]
         return [Split(out, ((),) * aval_of(out).ndim) for out in outs]
@@ -175,7 +180,7 @@ class Partitioner:
         return Split(self.reshard(operand, dim_axes), dim_axes)
 
     def _distributed(self, eqn: Eqn, operands: Sequence[Split]) -> list[Split]:
-        """A shard_map: its program is that of one memory already."""
+        """A shard_map equation: it holds the program of one memory, so reshard its operands."""
         params, ours = eqn.params, self.memories
         theirs: Memories = params["memories"]
         if theirs.team != ours.team:
@@ -205,10 +210,14 @@ class Partitioner:
         outs = outs if eqn.primitive.multiple_results else [outs]
         return [Split(out, operand.dim_axes) for out, operand in safe_zip(outs, operands)]
 
-    # --- dimensions that correspond ---
+    # --- corresponding dimensions ---
 
     def _iterated(self, eqn: Eqn, operands: Sequence[Split]) -> list[Split] | None:
-        """Ops whose dimensions correspond: elementwise ones, layouts, reductions and others."""
+        """Ops with corresponding dimensions: elementwise ops, layouts, reductions and others.
+
+        Each axis of iteration takes the mesh axes of the first operand that has it split; the other
+        operands are resharded. None if nothing can be split.
+        """
         correspondence = corresponding(eqn)
         if correspondence is None:
             return None
@@ -231,7 +240,7 @@ class Partitioner:
                     want[dim] = split.get(axis, ())
             values.append(self.reshard(operand, tuple(want)))
         if not split:
-            return None  # every memory would compute all of it, which deserves a warning
+            return None  # every memory would compute the whole op: gather with a warning
         dim_axes = [
             tuple(() if k is None else split.get(k, ()) for k in out) for out in correspondence.outs
         ]
@@ -243,12 +252,12 @@ class Partitioner:
     def _combined(
         self, eqn: Eqn, values: Sequence[Any], dim_axes: Sequence[DimAxes], names: Sequence[Any]
     ) -> list[Split] | None:
-        """The equation, whose results are combined over the axes along which it reduces.
+        """The equation on shards, with results combined over the mesh axes that it reduces.
 
-        Sums of 16-bit floats are rounded once, after all memories' are added, where the call has
-        a result in float32.
+        If the op has a dtype param, sums of 16-bit floats are computed in float32, and rounded once
+        after the collective.
         """
-        # In the order of the mesh, so that sums over the same axes have one communicator.
+        # In the order of the mesh, so that reductions over the same axes share a communicator.
         across = [self.memories.across(name) for name in self.memories.names if name in names]
         if not across:
             return self._applied(eqn, values, dim_axes)
@@ -267,7 +276,7 @@ class Partitioner:
     def _applied(
         self, eqn: Eqn, values: Sequence[Any], dim_axes: Sequence[DimAxes]
     ) -> list[Split] | None:
-        """The equation on the shards; None if that does not compute the shard of the result."""
+        """The equation on shards; None if this does not give the expected shape of the result."""
         pairs = safe_zip(eqn.outputs, dim_axes)
         expected = [local_shape(var.aval, axes, self.memories) for var, axes in pairs]
         params = local_params(eqn, dim_axes[0], expected[0])
@@ -283,7 +292,11 @@ class Partitioner:
         return [Split(*pair) for pair in safe_zip(outs, dim_axes)]
 
     def _product(self, eqn: Eqn, product: Product, operands: Sequence[Split]) -> list[Split] | None:
-        """A stack of matrix products; contracted dimensions may be sharded too."""
+        """A batched matrix product; contracted dimensions may be sharded too.
+
+        A mesh axis splits at most one dimension. Batch dimensions choose first, then contracted
+        dimensions, rows and columns.
+        """
         (batch, rows, depth), (right_batch, right_depth, columns) = product.left, product.right
         left, right = operands[:2]
         used: set[Any] = set()
@@ -322,7 +335,7 @@ def _collective(eqn: Eqn) -> Primitive | None:
 
 
 def _unrounded(eqn: Eqn) -> Eqn:
-    """A call that sums with results in float32 instead of floats of 16 bits or fewer."""
+    """The equation with a float32 result instead of 16-bit floats or narrower, if possible."""
     rule, dtype = eqn.primitive.lower, eqn.outputs[0].aval.dtype
     if rule.dtype_param is None:
         return eqn
@@ -332,7 +345,7 @@ def _unrounded(eqn: Eqn) -> Eqn:
 
 
 def _arranged(rank: int, *groups: tuple[Sequence[int], Sequence[tuple[Any, ...]]]) -> DimAxes:
-    """The mesh axes of all dimensions, from those of groups of dimensions."""
+    """The mesh axes of all dimensions, from groups of dimensions and their mesh axes."""
     dim_axes: list[tuple[Any, ...]] = [()] * rank
     for dims, names in groups:
         for dim, axes in safe_zip(dims, names):

@@ -1,7 +1,7 @@
-"""The index of this process in its group, according to its launcher.
+"""Cluster detection: rank, size and rendezvous address, from the launcher's variables.
 
-Launchers that are known: ``gpuflow launch``, ``torchrun``, Slurm's ``srun``, and the ``mpiexec`` of
-MPICH, Open MPI and their relatives.
+Supported launchers: ``gpuflow launch``, ``torchrun``, Slurm's ``srun``, and the ``mpiexec`` of
+MPICH, Open MPI and their derivatives.
 """
 
 from __future__ import annotations
@@ -22,11 +22,11 @@ class Cluster:
     """Information from a launcher.
 
     Attributes:
-        kind: "launch", "torchrun", "slurm" or "mpi".
-        rank, size: of this process, and how many there are.
-        local_rank, local_size: the same on its machine; size 0: unknown.
-        address: host:port of the rendezvous, or None.
-        token: the common token of the group's processes, or None.
+        kind: the launcher: "launch", "torchrun", "slurm" or "mpi".
+        rank, size: the rank of this process, and the number of processes.
+        local_rank, local_size: the same on its machine; size 0 means unknown.
+        address: ``host:port`` of the rendezvous, or None.
+        token: the shared token of the group, or None.
     """
 
     kind: str
@@ -61,7 +61,7 @@ def _launch(said: Variables) -> Cluster | None:
 def _torchrun(said: Variables) -> Cluster | None:
     if not {"RANK", "WORLD_SIZE", "MASTER_ADDR", "MASTER_PORT"} <= set(said):
         return None
-    # The port itself may be that of torchrun's own store.
+    # MASTER_PORT itself may be used by torchrun's store.
     port = _integer(said, "MASTER_PORT") + 1
     run = f"{said.get('TORCHELASTIC_RUN_ID', '')} {said.get('TORCHELASTIC_RESTART_COUNT', '')}"
     return Cluster(
@@ -82,10 +82,10 @@ def _slurm(said: Variables) -> Cluster | None:
         return None  # in the job's script, outside of srun
     nodes = said.get("SLURM_STEP_NODELIST") or said.get("SLURM_JOB_NODELIST", "localhost")
     job, step = _integer(said, "SLURM_JOB_ID"), _integer(said, "SLURM_STEP_ID")
-    # All processes find the same port, and other jobs of the machine another one.
+    # Derived from the job: equal for all its processes, and different for other jobs.
     port = 61440 + (job + 7 * step) % 4096
     steps = "SLURM_STEP_NUM_TASKS" in said
-    here = re.match(r"\d+", said.get("SLURM_STEP_TASKS_PER_NODE", ""))  # as in 4(x2)
+    here = re.match(r"\d+", said.get("SLURM_STEP_TASKS_PER_NODE", ""))  # such as "4(x2)"
     return Cluster(
         "slurm",
         _integer(said, "SLURM_PROCID"),
@@ -150,9 +150,9 @@ def detect(said: Variables, method: str | None = None) -> Cluster | None:
 
 
 def visible_gpus(said: Variables) -> list[str]:
-    """The GPUs of this machine that we may use, as CUDA_VISIBLE_DEVICES names them.
+    """The GPUs of this machine that we may use, in the form of CUDA_VISIBLE_DEVICES.
 
-    No driver is loaded for it: whoever starts processes must not hold a GPU.
+    It does not load the CUDA driver: a process that starts others must not hold a GPU.
     """
     if "CUDA_VISIBLE_DEVICES" in said:
         named = [name.strip() for name in said["CUDA_VISIBLE_DEVICES"].split(",")]
@@ -166,10 +166,10 @@ def process_gpus(
 ) -> list[str] | None:
     """The GPUs of this process; None means all visible ones.
 
-    Our launcher has assigned them already. If another launcher shows all, each process takes one.
+    ``gpuflow launch`` has assigned them already. With other launchers each process takes one.
 
     Raises:
-        ValueError: numbers of GPUs that are not there.
+        ValueError: if an id is not that of a visible GPU.
     """
     if local_device_ids is not None:
         is_one = isinstance(local_device_ids, int)
@@ -186,7 +186,7 @@ def process_gpus(
 
 
 def first_host(nodes: str) -> str:
-    """The first host of a Slurm node list: ``gpu[03-05,9],login`` gives ``gpu03``."""
+    """The first host of a Slurm node list, such as ``gpu03`` of ``gpu[03-05,9],login``."""
     match = re.match(r"([^,\[]+)(?:\[([^\]]*)\])?([^,]*)", nodes)
     if match is None:
         return nodes

@@ -1,8 +1,8 @@
-"""Callers who are asked to prove that they know the token: all at once, each with a deadline.
+"""Authentication of incoming connections: many callers concurrently, each with a deadline.
 
-The receiver does not wait for a single connection: a silent or slow sender, or one of malformed
-messages, delays no other, and is disconnected after a few seconds. Until a caller has proven that
-it knows the token, it gets 64 KB of memory and nothing else.
+The receiver never waits for a single connection. A caller that is silent, slow, or sends malformed
+messages delays no other, and is disconnected after a few seconds. Until a caller has proven that it
+knows the token, it gets at most 64 KB of memory and nothing else.
 """
 
 from __future__ import annotations
@@ -20,19 +20,20 @@ from gpuflow.parallel.processes import messages
 from gpuflow.parallel.processes.messages import WireError
 
 CALLER_SECONDS = 5.0
-MOST_CALLERS = 256  # not proven yet; the oldest is dropped first, as real members are quick
+MOST_CALLERS = 256  # unauthenticated callers; the oldest is dropped first, as members are quick
 _LONGEST = 1 << 16
-_AT_ONCE = 64  # accepted between checks of present callers
-_SLICE = 0.2  # seconds between looks at deadlines
+_AT_ONCE = 64  # connections accepted between checks of present callers
+_SLICE = 0.2  # seconds between checks of deadlines
 
 
 @record(frozen=False)
 class _Caller:
-    """One who has not proven anything yet.
+    """A caller that is not authenticated yet.
 
     Attributes:
-        asked: the challenge.
-        until: when the connection is closed.
+        connection: the socket.
+        asked: the challenge that was sent.
+        until: the deadline, at which the connection is closed.
         pending: received data.
     """
 
@@ -43,12 +44,12 @@ class _Caller:
 
 
 class Reception:
-    """Takes calls at listening sockets.
+    """Accepts and authenticates connections.
 
     Args:
-        doors: listening sockets; they stay the caller's.
-        token: of the group.
-        most: how many may be asked at the same time.
+        doors: listening sockets, which the caller closes.
+        token: the token of the group.
+        most: maximum number of unauthenticated callers.
     """
 
     def __init__(self, doors: list[socket.socket], token: str, most: int = MOST_CALLERS) -> None:
@@ -57,13 +58,18 @@ class Reception:
             door.setblocking(False)
         self._token, self._most = token, most
         self._callers: dict[int, _Caller] = {}
-        self.refused = ""  # why the last one was sent away
+        self.refused = ""  # why the last refused caller was refused
 
     def next(self, deadline: float) -> tuple[socket.socket, dict[str, Any]] | None:
-        """The next authenticated caller, with its message; None at the deadline, or if the listener
-        was closed.
+        """The next authenticated caller: its connection and its message.
 
-        The connection waits for at most some seconds in each send and receive.
+        The connection has a timeout of CALLER_SECONDS.
+
+        Args:
+            deadline: time of ``time.monotonic`` at which to give up.
+
+        Returns:
+            None at the deadline, or if the listening sockets are closed.
         """
         while self._doors and (now := time.monotonic()) < deadline:
             for number in self._ready(min(_SLICE, deadline - now)):
@@ -75,7 +81,7 @@ class Reception:
         return None
 
     def close(self) -> None:
-        """Send all away who have not proven anything."""
+        """Refuse all callers that are not authenticated."""
         for number in list(self._callers):
             self._send_away(number, "the group is complete, or has failed")
 
@@ -95,7 +101,7 @@ class Reception:
                 connection, _ = door.accept()
             except BlockingIOError:
                 return
-            except OSError as error:  # it is gone already, or this process has no more descriptors
+            except OSError as error:  # the caller has ended, or no file descriptors are left
                 if self._callers:
                     self._send_away(next(iter(self._callers)), str(error))
                 time.sleep(0.001)
@@ -111,9 +117,9 @@ class Reception:
                 self._send_away(next(iter(self._callers)), "too many called at once")
 
     def _hear(self, number: int) -> tuple[socket.socket, dict[str, Any]] | None:
-        """Read from a caller; returns its message if that is complete and proves the token."""
+        """Read from a caller; return its connection and message once they are authenticated."""
         caller = self._callers.get(number)
-        if caller is None:  # sent away since
+        if caller is None:  # refused since the poll
             return None
         try:
             data = caller.connection.recv(_LONGEST)
