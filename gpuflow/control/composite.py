@@ -59,8 +59,8 @@ def composite(function: Callable[P, T]) -> Callable[P, T]:
 
     Returns:
         The decorated function. It runs op by op under a trace, with ``disable_jit``,
-        ``debug_nans`` or ``debug_infs``, for arguments of other types than arrays, scalars and
-        options, and if it needs the values of arrays.
+        ``debug_nans`` or ``debug_infs``. It also does for arguments of other types than arrays,
+        scalars and options, and if it needs the values of arrays.
     """
     run = _Programs(function).run
 

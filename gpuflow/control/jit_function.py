@@ -119,6 +119,7 @@ class JitFunction(Generic[_P, _T]):
         _functions.add(self)
 
     def __call__(self, *args: _P.args, **kwargs: _P.kwargs) -> _T:
+        """Fast path, or else the slow path; see the module."""
         settings = config.trace_context()
         is_eager = thread_state.trace is eval_trace
         if is_eager:

@@ -134,6 +134,11 @@ def mapped_size(
     name: str,
     argument_names: Callable[[], list[str]],
 ) -> int:
+    """The common size of the mapped axes.
+
+    Raises:
+        ValueError: if nothing is mapped, or sizes differ.
+    """
     sizes = [
         (k, aval_of(leaf).shape[axis], axis)
         for k, (leaf, axis) in enumerate(safe_zip(leaves, axes))

@@ -4,7 +4,7 @@ The equation holds a program without constants. Linearization stores only its op
 values that the policy saves. The linear map is another ``remat_p`` equation, which first recomputes
 the other residuals. Transposition turns it into a program of residuals and cotangents, so the
 recomputation happens in the backward pass. An optimization barrier over all inputs keeps the
-compiler from merging it with the first computation (CSE), and from starting it before the
+compiler from merging it with the first computation (CSE). The barrier also delays it until the
 cotangents are available. The residuals therefore take no memory in between.
 """
 

@@ -184,6 +184,7 @@ def _difference(
 def _static_difference(
     function: Callable[..., Any], new: Signature, before: Signature
 ) -> tuple[str, str]:
+    """Describe the first static argument that differs, and the fix."""
     olds = {where: value for where, _, value in before.statics}
     for where, kind, value in new.statics:
         if (where, kind, value) in before.statics:

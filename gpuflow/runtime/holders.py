@@ -13,10 +13,11 @@ So an operand is overwritten only if data and memory have no more references tha
 and the list of operands. Otherwise the program gets a copy to write to, and other references see
 the old values. Conditions for that:
 
-- Code that makes an Array of memory that another library reads keeps a second reference to it for
-  as long as the Array lives (``numpy/exports.py``, ``targets/cuda/runtime/driver/exchange.py``).
-- The number of references of an unshared array is measured, not assumed, and along the same calls:
-  Python versions count differently.
+- Code that creates an Array on memory that another library reads must keep a second reference to
+  the memory. It must live as long as the Array (``numpy/exports.py``,
+  ``targets/cuda/runtime/driver/exchange.py``).
+- The base count, of an unshared array, is measured by the same calls instead of assumed: Python
+  versions count differently.
 - Without the global interpreter lock, a reference count does not include references of other
   threads: they may take one after the check. Importing gpuflow is refused there (base/system.py).
 """

@@ -82,6 +82,7 @@ def _scan_runner(
     spare: Arrays,
     driver: Driver,
 ) -> Runner:
+    """A scan; the parity of its length selects the first target of double-buffered carries."""
     num_consts, split = form.num_consts, form.num_consts + form.num_carry
     length = form.length
     order = range(length - 1, -1, -1) if form.reverse else range(length)
@@ -120,6 +121,10 @@ def _while_runner(
     spare: Arrays,
     driver: Driver,
 ) -> Runner:
+    """A while loop that reads each condition before it launches the iteration.
+
+    The trip count is unknown, so carries that end in the spare arrays are copied to the outputs.
+    """
     first = form.num_condition_consts
     split = first + form.num_body_consts
     condition, body = bodies

@@ -215,6 +215,7 @@ class custom_jvp(Generic[_P, _T]):
         return self if instance is None else functools.partial(self, instance)
 
     def __call__(self, *args: _P.args, **kwargs: _P.kwargs) -> _T:
+        """Bind a ``custom_jvp_call`` equation on the leaves of the differentiable arguments."""
         if self.jvp is None:
             raise AttributeError(
                 f"[custom_jvp] {self.name} must have a rule before it is called; got none. "

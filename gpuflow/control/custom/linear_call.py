@@ -134,6 +134,7 @@ def _jvp(
 def _transpose(
     cotangents: Sequence[Any], *operands: Any, programs: Programs, counts: Counts
 ) -> list[Any]:
+    """The transpose rule: the same equation with the two programs swapped."""
     consts, transpose_consts, residuals, linear = _split(operands, counts)
     fixed = [*consts, *transpose_consts, *residuals]
     check(

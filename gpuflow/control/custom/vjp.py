@@ -331,6 +331,7 @@ class custom_vjp(Generic[_P, _T]):
         return self if instance is None else functools.partial(self, instance)
 
     def __call__(self, *args: _P.args, **kwargs: _P.kwargs) -> _T:
+        """Bind a ``custom_vjp_call`` equation on the leaves of the differentiable arguments."""
         if self.fwd is None or self.bwd is None:
             raise AttributeError(
                 f"[custom_vjp] {self.name} must have rules before it is called; got none. "

@@ -55,6 +55,7 @@ def _call_jvp(
     num_consts: int,
     **params: Any,
 ) -> tuple[list[Any], list[Any]]:
+    """The jvp rule: run ``fwd``, and bind the linear map on its residuals and the tangents."""
     del params
     for tangent in tangents[:num_consts]:
         if type(tangent) is not Zero:

@@ -54,6 +54,7 @@ def _batch(
     num_consts: int,
     name: str,
 ) -> tuple[list[Any], list[int | None]]:
+    """The batch rule: call the user's rule with the batch axis of mapped operands at 0."""
     del call
     for value, dim in safe_zip(operands[:num_consts], dims[:num_consts]):
         check(

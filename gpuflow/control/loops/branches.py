@@ -184,6 +184,7 @@ def _choose(
     operands: tuple[Any, ...],
     names: Sequence[str],
 ) -> Any:
+    """Trace all branches, check that their results match, and bind the cond."""
     leaves, in_tree = tree.flatten(operands)
     for leaf in leaves:
         check(

@@ -188,6 +188,7 @@ def _batch(
     branches: Branches,
     lanes: Lanes = (),
 ) -> tuple[list[Any], Sequence[int | Uniform | None]]:
+    """The batch rule: a mapped index adds a lane, otherwise the branches are batched."""
     index, *values = operands
     mapped = tuple(dim is not None for dim in dims[1:])
     if dims[0] is not None:

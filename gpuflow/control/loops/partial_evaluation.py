@@ -116,7 +116,7 @@ def _shared(
 def _with_zeros(
     scheme: Recomputation, filled: dict[int, Var], avals: Sequence[ShapedArray]
 ) -> ClosedJaxpr:
-    """The forward computation of a branch, with all shared slots as further outputs."""
+    """The forward computation of a branch, with all shared slots as additional outputs."""
     program, count = scheme.program, len(scheme.program.outvars)
     inner = _closed(program, program.invars, (*program.outvars, *filled.values()), scheme.first)
 

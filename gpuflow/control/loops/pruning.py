@@ -1,7 +1,7 @@
 """Dead code elimination through loops and branches: their ``prune`` rules.
 
-Each rule takes an equation and a flag for each output, and removes unused outputs, the equations
-that compute them, and operands that are no longer read.
+A rule takes an equation and a flag for each output. It removes unused outputs, the equations that
+compute them, and operands that are no longer read.
 """
 
 from __future__ import annotations

@@ -122,6 +122,7 @@ def with_ref_outputs(
 def _with_outputs(
     program: Program, changed: Sequence[Ref], targets: Sequence[Ref], leaves: Sequence[Any]
 ) -> Program:
+    """Add an output for each target; refs that the branch does not write pass through it."""
     closed = () if program.refs is None else program.refs.closed
     known = [*closed, *leaves]
     positions = {ref: k for k, ref in enumerate(known) if type(ref) is Ref}

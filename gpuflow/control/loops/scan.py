@@ -99,6 +99,7 @@ def _jvp(
     num_carry: int,
     **params: Any,
 ) -> tuple[list[Any], list[Any]]:
+    """The jvp rule: one scan over primals and tangents."""
     nonzeros = [type(tangent) is not Zero for tangent in tangents]
     split = num_consts + num_carry
     num_ys = len(jaxpr.out_avals) - num_carry
@@ -163,6 +164,7 @@ def _batch(
     num_carry: int,
     **params: Any,
 ) -> tuple[list[Any], list[int | None]]:
+    """The batch rule: batch axis 0 of consts and carries, 1 of xs and ys (after the scanned)."""
     split = num_consts + num_carry
     batched = [dim is not None for dim in dims]
     num_ys = len(jaxpr.out_avals) - num_carry

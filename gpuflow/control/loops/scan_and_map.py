@@ -198,6 +198,7 @@ def _unroll(op: str, unroll: Any) -> int | bool:
 
 
 def _scan_length(op: str, xs: Any, leaves: list[Any], length: Any) -> int:
+    """The number of iterations, from ``length`` and the leading sizes, which must agree."""
     paths = tree.paths(xs)
     for path, leaf in safe_zip(paths, leaves):
         check(

@@ -258,7 +258,7 @@ def transpose_scan(
 def _linear_carries(
     jaxpr: Jaxpr, undefined: Sequence[bool], num_consts: int, num_carry: int
 ) -> list[bool]:
-    """For each carry, whether it depends on an undefined operand."""
+    """For each carry, whether it depends on an undefined operand, so is linear: a fixed point."""
     varying = list(undefined)
     while True:
         fixed = {var for var, flag in safe_zip(jaxpr.invars, varying) if not flag}
@@ -282,7 +282,13 @@ def _without_known_carries(
     reverse: bool,
     params: dict[str, Any],
 ) -> tuple[ClosedJaxpr, list[Any], list[Any]]:
-    """Compute the known carries (counters) in a separate scan; their values become xs."""
+    """Compute the known carries (counters) in a separate scan; their values become xs.
+
+    The backward loop runs in the other direction, so it cannot compute them itself.
+
+    Returns:
+        A body whose carries are all linear, its operands, and the cotangents of its outputs.
+    """
     inner, split = jaxpr.jaxpr, num_consts + num_carry
     invars = list(inner.invars)
     varying = [
@@ -325,6 +331,7 @@ def _without_known_carries(
 def _with_known_carries(
     results: Sequence[Any], linear: Sequence[bool], num_consts: int, num_carry: int
 ) -> list[Any]:
+    """Cotangents for the original operands: None for known carries, none for the added xs."""
     remaining = iter(results[num_consts : num_consts + num_carry])
     carries = [next(remaining) if flag else None for flag in linear]
     counters = len(linear) - num_carry

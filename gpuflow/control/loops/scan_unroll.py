@@ -61,6 +61,7 @@ def _unrolled(
     num_consts: int,
     num_carry: int,
 ) -> list[Any]:
+    """The unrolled scan, its remainder, and the concatenation of their ys."""
     split = num_consts + num_carry
     consts, carry, xs = operands[:num_consts], operands[num_consts:split], operands[split:]
     blocks, remainder = divmod(length, unroll)

@@ -268,6 +268,7 @@ def _batch(
     lanes: Lanes = (),
     **params: Any,
 ) -> tuple[list[Any], list[int | None]]:
+    """The batch rule: a mapped condition adds a lane, otherwise the body is batched."""
     condition, body = params["condition"], params["body"]
     batched = [dim is not None for dim in dims]
     first, second, carry = _split(batched, params)

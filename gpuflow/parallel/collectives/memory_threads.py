@@ -115,6 +115,7 @@ def in_threads(
 def _run_serialized(
     run: Callable[[Device], Any], devices: Sequence[Device], team_devices: tuple[Device, ...]
 ) -> list[Any]:
+    """Run in all threads; an error in one fails the team, so that no other waits for it."""
     team = _team(team_devices)
     results: list[Any] = [None] * len(devices)
     errors: list[BaseException] = []

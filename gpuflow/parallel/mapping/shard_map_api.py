@@ -96,6 +96,14 @@ class ShardMapped:
         return statics
 
     def _concrete_mesh(self, leaves: Sequence[Any]) -> Mesh:
+        """The mesh of the call.
+
+        For an AbstractMesh, the devices are those of the current mesh or of an argument's sharding;
+        for traced arguments the first devices.
+
+        Raises:
+            ValueError: if there is no mesh.
+        """
         mesh = config.mesh if self._mesh is None else self._mesh
         check(
             isinstance(mesh, Mesh | AbstractMesh) and not mesh.empty,

@@ -200,6 +200,7 @@ def _linearize(
     out_shardings: Shardings,
     donated: Sequence[bool],
 ) -> tuple[Any, ...]:
+    """The linearize rule; residuals are sharded over all memories, along a new first axis."""
     del donated  # of the call, not of derived programs
     known, linear, out_nonzeros, count = linearize_jaxpr(jaxpr, nonzeros)
     stacked = NamedSharding(memories.blocks, PartitionSpec(memories.names))

@@ -1,8 +1,8 @@
 """Resharding inside an SPMD program: slices, all-gathers and all-to-all exchanges.
 
-Layout: if a dimension is split over mesh axes a and b, a memory's shard of it is row-major over its
-indices of a, its indices of b, and the elements of one chunk. Trailing axes that are within one
-memory change nothing, so they are omitted.
+Layout: let a dimension be split over mesh axes a and b. A memory's shard of it is row-major over
+the memory's indices of a, its indices of b, and the elements of one chunk. Trailing axes that are
+within one memory change nothing, so they are omitted.
 """
 
 from __future__ import annotations
