@@ -87,10 +87,10 @@ def checkpoint(
     prevents_merging = prevent_cse
     if not isinstance(prevent_cse, bool):
         prevents_merging = any(as_items("checkpoint", "prevent_cse", prevent_cse))
-    return _named(_Checkpoint(fun, prevents_merging, _hashable(policy), argnums, names), fun)
+    return _as_function(_Checkpoint(fun, prevents_merging, _hashable(policy), argnums, names), fun)
 
 
-def _named(call: _Checkpoint, fun: Callable[..., Any]) -> Any:
+def _as_function(call: _Checkpoint, fun: Callable[..., Any]) -> Any:
     """Wrap the call as a plain function, which can also be a method."""
 
     def checkpointed(*args: Any, **kwargs: Any) -> Any:

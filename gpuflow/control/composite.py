@@ -88,12 +88,12 @@ class _Programs:
 
     def __init__(self, function: Callable[..., Any]) -> None:
         self._function = function
-        self._plain: Settings | None = None  # settings under which programs run
+        self._last_settings: Settings | None = None  # settings under which programs run
         self._known: Recent[Hashable, _Program | str] = Recent(_MOST_PROGRAMS)
         _all.append(self)
 
     @cached_property
-    def _numeric(self) -> frozenset[str | int]:
+    def _operand_parameters(self) -> frozenset[str | int]:
         """The parameters whose scalars are operands, by name and by position."""
         code = self._function.__code__
         names = code.co_varnames[: code.co_argcount + code.co_kwonlyargcount]
@@ -111,11 +111,11 @@ class _Programs:
         Scalars are operands in the first attempt, and constants in the second.
         """
         settings = config.trace_context()
-        if settings is not self._plain:
+        if settings is not self._last_settings:
             if settings.disable_jit or settings.debug_nans or settings.debug_infs:
                 return self._function(*args, **kwargs)
-            self._plain = settings
-        for numeric in (self._numeric, frozenset()):
+            self._last_settings = settings
+        for numeric in (self._operand_parameters, frozenset()):
             operands: list[Any] = []
             try:
                 key = _key(args, kwargs, numeric, operands)
@@ -140,8 +140,8 @@ class _Programs:
         """The program of calls with this key, or ``_UNTRACEABLE``."""
         function = self._function
         # Arguments with placeholders for operands: the program must not keep those alive.
-        shapes = [_without(arg, k in numeric) for k, arg in enumerate(args)]
-        named = {name: _without(arg, name in numeric) for name, arg in kwargs.items()}
+        shapes = [_with_placeholders(arg, k in numeric) for k, arg in enumerate(args)]
+        named = {name: _with_placeholders(arg, name in numeric) for name, arg in kwargs.items()}
 
         def program(*operands: Any) -> Any:
             remaining = iter(operands)
@@ -187,7 +187,7 @@ class _Operand:
     """Placeholder of an operand in the arguments of a program."""
 
 
-_HERE = _Operand()
+_PLACEHOLDER = _Operand()
 
 
 def _key(
@@ -229,7 +229,7 @@ def _key_of(value: Any, is_numeric: bool, operands: list[Any], depth: int = 0) -
             return array.aval
         # The type and repr distinguish 1, 1.0 and True, and 0.0 and -0.0; nan must equal itself.
         return kind, value if kind is int else repr(value)
-    if kind is tuple or kind is list or _is_named(kind):
+    if kind is tuple or kind is list or _is_namedtuple(kind):
         if len(value) > _MOST_ITEMS or depth > _MOST_DEPTH:
             raise _NotTraced(kind)
         return kind, *[_key_of(item, is_numeric, operands, depth + 1) for item in value]
@@ -241,29 +241,29 @@ def _key_of(value: Any, is_numeric: bool, operands: list[Any], depth: int = 0) -
     raise _NotTraced(kind)
 
 
-def _without(value: Any, is_numeric: bool) -> Any:
+def _with_placeholders(value: Any, is_numeric: bool) -> Any:
     kind = type(value)
     if kind is Array or kind is np.ndarray or isinstance(value, np.generic):
-        return _HERE
+        return _PLACEHOLDER
     if is_numeric and kind in _NUMERIC_TYPES:
-        return _HERE
-    if kind is tuple or kind is list or _is_named(kind):
-        return _rebuilt(kind, [_without(item, is_numeric) for item in value])
+        return _PLACEHOLDER
+    if kind is tuple or kind is list or _is_namedtuple(kind):
+        return _rebuilt(kind, [_with_placeholders(item, is_numeric) for item in value])
     return value
 
 
 def _filled(shape: Any, operands: Iterator[Any]) -> Any:
-    if shape is _HERE:
+    if shape is _PLACEHOLDER:
         return next(operands)
     kind = type(shape)
-    if kind is tuple or kind is list or _is_named(kind):
+    if kind is tuple or kind is list or _is_namedtuple(kind):
         return _rebuilt(kind, [_filled(item, operands) for item in shape])
     return shape
 
 
-def _is_named(kind: type) -> bool:
+def _is_namedtuple(kind: type) -> bool:
     return issubclass(kind, tuple) and hasattr(kind, "_make")
 
 
 def _rebuilt(kind: Any, items: list[Any]) -> Any:
-    return kind._make(items) if _is_named(kind) else kind(items)
+    return kind._make(items) if _is_namedtuple(kind) else kind(items)

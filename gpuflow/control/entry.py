@@ -204,9 +204,9 @@ def placement(entry: Entry, shardings: Sequence[Sharding | None]) -> Placement:
 
     The shardings must divide the shapes of the results.
     """
-    made = {
+    constructors = {
         k: (ShardedArray, sharding, type_key(aval, sharding))
         for k, (aval, sharding) in enumerate(safe_zip(entry.jaxpr.out_avals, shardings))
         if sharding is not None and not isinstance(sharding, SingleDeviceSharding)
     }
-    return Placement(entry, entry.executable, entry.consts, builder(entry.out_tree, made))
+    return Placement(entry, entry.executable, entry.consts, builder(entry.out_tree, constructors))

@@ -126,10 +126,10 @@ class JitFunction(Generic[_P, _T]):
             # Fast path: Arrays in a pytree of a known structure. Each break leads to the slow path.
             for form in self._forms:
                 try:
-                    found = form.read(args, kwargs, settings)
-                    if found is None:
+                    lookup = form.read(args, kwargs, settings)
+                    if lookup is None:
                         continue
-                    leaves, key = found
+                    leaves, key = lookup
                     entry = form.entries[key]
                 except (KeyError, TypeError):
                     break  # new types or static values, or a static value without a hash
@@ -257,14 +257,14 @@ class JitFunction(Generic[_P, _T]):
     ) -> None:
         """Cache a Placement, so that the next call with these shardings takes the fast path."""
         settings = config.trace_context()
-        if not self._is_short(entry, settings):
+        if not self._allows_fast_path(entry, settings):
             return
         if not all(type(x) in (Array, ShardedArray, *SCALAR_TYPES) for x in operands):
             return
         for form in self._forms:
-            found = form.read(args, kwargs, settings, _as_arrays)
-            if found is not None:
-                self._signatures.add_placement(form, found[1], placement(entry, shardings))
+            lookup = form.read(args, kwargs, settings, _as_arrays)
+            if lookup is not None:
+                self._signatures.add_placement(form, lookup[1], placement(entry, shardings))
                 return
 
     def _run_in_memories(
@@ -420,13 +420,13 @@ class JitFunction(Generic[_P, _T]):
     def _store(self, key: tuple[Any, ...], entry: Entry) -> None:
         """Cache the entry by signature, and for the fast path if that may run it."""
         treedef, avals, statics, settings = key
-        is_short = self._is_short(entry, settings)
+        is_short = self._allows_fast_path(entry, settings)
         shape = treedef, tuple([where for where, _, _ in statics])
         values = [item for _, kind, value in statics for item in (kind, value)]
         short = (shape, (settings, *avals, *values)) if is_short else None
         self._signatures.add(key, entry, short)
 
-    def _is_short(self, entry: Entry, settings: Settings) -> bool:
+    def _allows_fast_path(self, entry: Entry, settings: Settings) -> bool:
         """Whether the fast path may run the entry: no checks, refs, device moves, or memories."""
         if settings.debug_nans or settings.debug_infs or settings.debug_key_reuse:
             return False

@@ -145,7 +145,7 @@ def _combine(program: Program, first: Sequence[Any], second: Sequence[Any]) -> l
     return map_scalars(program, [*first, *second])
 
 
-def _filled(start: Any, shape: Sequence[int], like: Any) -> Any:
+def _broadcast_scalar(start: Any, shape: Sequence[int], like: Any) -> Any:
     value = convert_element_type(start, aval_of(like).dtype)
     return broadcast_in_dim(value, tuple(shape), ())
 
@@ -205,13 +205,13 @@ def reduce(
     if reduction is not None:
         outs = [reduction(leaves[0], axes)]
     else:
-        outs = _by_halves(program, leaves, axes, remaining)
-    starts = [_filled(value, remaining, x) for value, x in safe_zip(init, leaves)]
+        outs = _tree_reduce(program, leaves, axes, remaining)
+    starts = [_broadcast_scalar(value, remaining, x) for value, x in safe_zip(init, leaves)]
     results = starts if outs is None else _combine(program, starts, outs)
     return tree.unflatten(treedef, results)
 
 
-def _by_halves(
+def _tree_reduce(
     program: Program, leaves: Sequence[Any], axes: Sequence[int], remaining: tuple[int, ...]
 ) -> list[Any] | None:
     """Tree reduction: combine halves until one element remains; None if there are no elements."""
@@ -320,7 +320,7 @@ def reduce_window(
         )
         if _is_neutral(init[0], NEUTRAL[reduction](aval_of(reduced).dtype)):
             return tree.unflatten(treedef, [reduced])
-        start = _filled(init[0], aval_of(reduced).shape, reduced)
+        start = _broadcast_scalar(init[0], aval_of(reduced).shape, reduced)
         return tree.unflatten(treedef, _combine(program, [start], [reduced]))
     counts = [
         window_count(n, w, stride, pair)
@@ -331,7 +331,7 @@ def reduce_window(
         pad(x, convert_element_type(value, aval_of(x).dtype), config)
         for x, value in safe_zip(leaves, init)
     ]
-    total = [_filled(value, counts, x) for value, x in safe_zip(init, leaves)]
+    total = [_broadcast_scalar(value, counts, x) for value, x in safe_zip(init, leaves)]
     if 0 in counts:
         return tree.unflatten(treedef, total)
     for offset in product(*map(range, window)):

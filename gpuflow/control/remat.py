@@ -144,7 +144,7 @@ def split_program(jaxpr: ClosedJaxpr, nonzeros: tuple[bool, ...], policy: Any) -
     return jaxpr.jaxpr.memo(key, lambda: _make_split(jaxpr, nonzeros, policy))
 
 
-def _is_opened(primitive: Primitive) -> bool:
+def _is_transparent(primitive: Primitive) -> bool:
     """Whether policies apply inside the equation: to jit and checkpoint, not to custom rules."""
     return primitive is jit_p or primitive is remat_p
 
@@ -178,7 +178,7 @@ def _read_by(jaxpr: Jaxpr) -> set[Atom]:
 
 def _recomputation(jaxpr: Jaxpr, policy: Any) -> Recomputation:
     """Split the values of a program into values that the policy saves, and recomputed values."""
-    program = inline(jaxpr, _is_opened)
+    program = inline(jaxpr, _is_transparent)
     if policy is None:
         return Recomputation(program, program.eqns, (), program.eqns)
     first: list[Eqn] = []

@@ -53,15 +53,15 @@ register_table("functions with shared traces", _cache)
 def find(function: Callable[..., Any], key: tuple[Any, ...]) -> Any:
     """Return the cached data of a function for a key, if it is still valid, or None."""
     cached = _cache.get(function) if type(function) is FunctionType else None
-    found = None
+    entry = None
     if cached is not None:
         with suppress(TypeError):
-            found = cached.get(key)
-    if found is None:
+            entry = cached.get(key)
+    if entry is None:
         return None
-    read = _read(function)
-    same = len(read) == len(found.read) and all(map(_is_held, found.read, read))
-    return found.trace if same else None
+    read = _values_read(function)
+    same = len(read) == len(entry.read) and all(map(_is_held, entry.read, read))
+    return entry.trace if same else None
 
 
 def store(function: Callable[..., Any], key: tuple[Any, ...], trace: Any) -> None:
@@ -76,7 +76,7 @@ def store(function: Callable[..., Any], key: tuple[Any, ...], trace: Any) -> Non
     if cached is None:
         cached = _cache[function] = Recent(_MOST)
     with suppress(TypeError):
-        cached.put(key, _Cached(trace, tuple(map(_held, _read(function)))))
+        cached.put(key, _Cached(trace, tuple(map(_held, _values_read(function)))))
 
 
 def forget(function: Callable[..., Any] | None = None) -> None:
@@ -100,17 +100,17 @@ def _is_held(held: Any, value: Any) -> bool:
     return held is value or (value is not None and type(held) is ref and held() is value)
 
 
-def _read(function: Any) -> list[Any]:
+def _values_read(function: Any) -> list[Any]:
     """The objects that a function reads by name: defaults, captured variables and globals."""
-    found = [function.__defaults__, *(function.__kwdefaults__ or {}).values()]
+    objects_read = [function.__defaults__, *(function.__kwdefaults__ or {}).values()]
     for cell in function.__closure__ or ():
         try:
-            found.append(cell.cell_contents)
+            objects_read.append(cell.cell_contents)
         except ValueError:  # the variable is not assigned yet
-            found.append(_MISSING)
+            objects_read.append(_MISSING)
     space = function.__globals__
-    found += [space.get(name, _MISSING) for name in _names(function.__code__)]
-    return found
+    objects_read += [space.get(name, _MISSING) for name in _names(function.__code__)]
+    return objects_read
 
 
 def _names(code: CodeType) -> Iterator[str]:

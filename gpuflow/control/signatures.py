@@ -102,7 +102,7 @@ class Signatures(Recent[tuple[Any, ...], _Cached]):
             return None
         if self._added >= _AGE:
             self.get(key)  # counts as a use
-            self._shorten(cached)
+            self._add_fast_lookup(cached)
         return cached.entry
 
     def add(
@@ -115,7 +115,7 @@ class Signatures(Recent[tuple[Any, ...], _Cached]):
                 form.entries.clear()
         cached = _Cached(entry, short)
         self.put(key, cached)
-        self._shorten(cached)
+        self._add_fast_lookup(cached)
 
     def clear(self) -> None:
         """Remove all entries and fast lookups."""
@@ -136,7 +136,7 @@ class Signatures(Recent[tuple[Any, ...], _Cached]):
                 form.entries.pop(key, None)
         entry.placed_keys.clear()
 
-    def _shorten(self, cached: _Cached) -> None:
+    def _add_fast_lookup(self, cached: _Cached) -> None:
         """Add the fast lookup of an entry, if it may have one and a Form is available."""
         if cached.short is None:
             return

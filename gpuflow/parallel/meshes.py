@@ -64,19 +64,19 @@ def device_grid(
     Raises:
         ValueError: if the number of devices does not match.
     """
-    there = list(requested if requested is not None else devices())
+    chosen = list(requested if requested is not None else devices())
     count = prod(as_integers(op, "the shape of a mesh", shape))
     check(
-        len(there) == count if requested is not None else len(there) >= count,
+        len(chosen) == count if requested is not None else len(chosen) >= count,
         lambda: (
             f"[{op}] the mesh must have as many positions as there are devices; got {tuple(shape)} "
-            f"for {len(there)}. Fix: choose sizes whose product is {len(there)}, or start with "
+            f"for {len(chosen)}. Fix: choose sizes whose product is {len(chosen)}, or start with "
             f"GPUFLOW_CPU_DEVICES={count}."
         ),
         ValueError,
     )
     grid = np.empty(count, object)
-    grid[:] = there[:count]
+    grid[:] = chosen[:count]
     return grid.reshape(tuple(shape))
 
 

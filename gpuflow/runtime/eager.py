@@ -102,7 +102,7 @@ def evaluate(primitive: Any, operands: tuple[Any, ...], params: dict[str, Any]) 
             out_arrays = driver.evaluate(primitive, avals, params, arrays, device)
         if config.may_check:
             for array in out_arrays:
-                _examine(primitive, operands, array.data, array.aval, device)
+                _check_result(primitive, operands, array.data, array.aval, device)
         return out_arrays if primitive.multiple_results else out_arrays[0]
     try:
         call = _calls[primitive, avals, tuple(params.items()) if params else ()]
@@ -114,7 +114,7 @@ def evaluate(primitive: Any, operands: tuple[Any, ...], params: dict[str, Any]) 
         out_arrays = call.program.run(arrays, device)
         if config.may_check:
             for array in out_arrays:
-                _examine(primitive, operands, array.data, array.aval, device)
+                _check_result(primitive, operands, array.data, array.aval, device)
         return out_arrays if primitive.multiple_results else out_arrays[0]
     outs, xp = call.outs, driver.xp
     if call.is_plain:
@@ -131,14 +131,14 @@ def evaluate(primitive: Any, operands: tuple[Any, ...], params: dict[str, Any]) 
     if not primitive.multiple_results:
         data = driver.result(results, outs, arrays)
         if config.may_check or data.shape != outs.shape:
-            _examine(primitive, operands, data, outs, device)
+            _check_result(primitive, operands, data, outs, device)
         return Array(data, outs, device)
     out_arrays = [
         Array(driver.result(result, aval, arrays), aval, device)
         for result, aval in zip(results, outs, strict=True)
     ]
     for array in out_arrays:
-        _examine(primitive, operands, array.data, array.aval, device)
+        _check_result(primitive, operands, array.data, array.aval, device)
     return out_arrays
 
 
@@ -268,7 +268,7 @@ def _refuse_tracers(primitive: Primitive, operands: tuple[Any, ...]) -> None:
             raise_leaked_tracer(value, primitive.name)
 
 
-def _examine(
+def _check_result(
     primitive: Primitive, operands: Sequence[Any], data: Any, aval: ShapedArray, device: Device
 ) -> None:
     """Check a result's shape, and for nan and infinities if the settings request it."""

@@ -100,7 +100,7 @@ def memories_of(mesh: Mesh) -> Memories | None:
     if len(set(owners.flat)) == 1 and first.is_local:
         return None
     in_use.distributed = True
-    within = _block(owners)
+    within = _block_shape(owners)
     between = tuple(n // size for n, size in zip(owners.shape, within, strict=True))
     devices: list[Device] = []
     coordinates: list[tuple[int, ...]] = []
@@ -136,7 +136,7 @@ def first_memories() -> list[Hashable]:
     return list(memories.values())
 
 
-def _block(owners: np.ndarray) -> tuple[int, ...]:
+def _block_shape(owners: np.ndarray) -> tuple[int, ...]:
     """The shape of the block of each memory.
 
     Args:

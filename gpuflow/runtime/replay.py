@@ -39,7 +39,7 @@ class _Replay:
     settings: Settings
     compile: Compile
 
-    def is_bad(self, value: Any) -> bool:
+    def is_rejected(self, value: Any) -> bool:
         aval = aval_of(value)
         return not is_finite(as_numpy(value, aval), aval, self.settings)
 
@@ -88,17 +88,17 @@ def _find_in_program(
 
     makers = {var: eqn for eqn in jaxpr.eqns for var in eqn.outputs}
     eqn = None
-    bad = [var for var in jaxpr.outvars if var in makers and replay.is_bad(env[var])]
+    bad = [var for var in jaxpr.outvars if var in makers and replay.is_rejected(env[var])]
     while bad:
         eqn = makers[bad[0]]
-        bad = [var for var in eqn.inputs if var in makers and replay.is_bad(env[var])]
+        bad = [var for var in eqn.inputs if var in makers and replay.is_rejected(env[var])]
     if eqn is None:
         return None
     values, source = [read(atom) for atom in eqn.inputs], eqn.source or source
     fault = _find_in_step(replay, eqn, values, source, location)
     if fault is not None:
         return fault
-    out = next(env[var] for var in eqn.outputs if replay.is_bad(env[var]))
+    out = next(env[var] for var in eqn.outputs if replay.is_rejected(env[var]))
     location = f"{location}, at {source}"
     name = eqn.primitive.name
     return not_finite(name, out.host(), out.aval, replay.settings, values, location)
@@ -152,7 +152,7 @@ def _find_in_scan(
         index = form.length - 1 - iteration if form.reverse else iteration
         operands = [*consts, *carry, *[row.at(index) for row in rows]]
         outs = run(operands)
-        if any(map(replay.is_bad, outs)):
+        if any(map(replay.is_rejected, outs)):
             return iteration, operands
         carry = outs[: form.num_carry]
     return None, []
@@ -168,7 +168,7 @@ def _find_in_while(
     while goes_on([*values[:first], *carry])[0].host().item():
         operands = [*values[first:split], *carry]
         carry = run(operands)
-        if any(map(replay.is_bad, carry)):
+        if any(map(replay.is_rejected, carry)):
             return iteration, operands
         iteration += 1
     return None, []

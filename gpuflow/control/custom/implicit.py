@@ -239,8 +239,8 @@ def _root_jvp(counts: Any, jaxprs: Any, primals: Any, tangents: Any) -> tuple[An
         Zero(aval_of(p).tangent()) if aval_of(t).dtype != aval_of(p).dtype else t
         for p, t in safe_zip(for_f, f_tangents)
     ]
-    _, right = jvp_flat(f, [*for_f, *x], [*typed, *zeros])
-    right = [instantiate(value) for value in right]
-    solved = tangent_solve(*for_tangent_solve, *x, *right)
+    _, rhs = jvp_flat(f, [*for_f, *x], [*typed, *zeros])
+    rhs = [instantiate(value) for value in rhs]
+    solved = tangent_solve(*for_tangent_solve, *x, *rhs)
     aux_tangents = [zeros_of(aval_of(value).tangent()) for value in aux]
     return outs, [*[neg(value) for value in solved], *aux_tangents]

@@ -121,13 +121,13 @@ def _jvp(
         fixed = [*consts, *transpose_consts, *residuals]
         results = linear_call_p.bind(*fixed, *instantiated, **params)
     if any(type(t) is not Zero for t in (*const_tangents, *residual_tangents)):
-        still = [Zero(aval_of(value).tangent()) for value in linear]
-        _, moved = jvp_flat(
+        zero_tangents = [Zero(aval_of(value).tangent()) for value in linear]
+        _, residual_terms = jvp_flat(
             programs[0],
             [*consts, *residuals, *linear],
-            [*const_tangents, *residual_tangents, *still],
+            [*const_tangents, *residual_tangents, *zero_tangents],
         )
-        results = [add_tangents(a, b) for a, b in safe_zip(results, moved)]
+        results = [add_tangents(a, b) for a, b in safe_zip(results, residual_terms)]
     return outs, results
 
 
@@ -145,9 +145,9 @@ def _transpose(
         ),
         NotImplementedError,
     )
-    nothing = [None] * len(fixed)
+    no_cotangents = [None] * len(fixed)
     if all(type(ct) is Zero for ct in cotangents):
-        return [*nothing, *[Zero(v.aval) if is_undefined(v) else None for v in linear]]
+        return [*no_cotangents, *[Zero(v.aval) if is_undefined(v) else None for v in linear]]
     instantiated = [instantiate(ct) for ct in cotangents]
     outs = linear_call_p.bind(
         *transpose_consts,
@@ -158,7 +158,7 @@ def _transpose(
         counts=(counts[1], counts[0], counts[2]),
     )
     in_cotangents = [out if is_undefined(value) else None for out, value in safe_zip(outs, linear)]
-    return [*nothing, *in_cotangents]
+    return [*no_cotangents, *in_cotangents]
 
 
 def _batch(

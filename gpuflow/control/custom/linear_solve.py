@@ -72,15 +72,17 @@ def _jvp(
     const_tangents, b_tangents = _split(tangents, counts)
     x, aux = outs[: len(b)], outs[len(b) :]
     zeros = [Zero(aval_of(value).tangent()) for value in x]
-    _, moved = jvp_flat(programs.matvec, [*consts.matvec, *x], [*const_tangents.matvec, *zeros])
-    right = [
-        db if type(moving) is Zero else add_tangents(db, neg(moving))
-        for db, moving in safe_zip(b_tangents, moved)
+    _, matvec_tangents = jvp_flat(
+        programs.matvec, [*consts.matvec, *x], [*const_tangents.matvec, *zeros]
+    )
+    rhs_tangents = [
+        db if type(matvec_tangent) is Zero else add_tangents(db, neg(matvec_tangent))
+        for db, matvec_tangent in safe_zip(b_tangents, matvec_tangents)
     ]
     aux_tangents = [Zero(aval_of(value).tangent()) for value in aux]
-    if all(type(value) is Zero for value in right):
+    if all(type(value) is Zero for value in rhs_tangents):
         return outs, [*zeros, *aux_tangents]
-    instantiated = [instantiate(value) for value in right]
+    instantiated = [instantiate(value) for value in rhs_tangents]
     x_tangents = linear_solve_p.bind(*_concatenated(consts), *instantiated, **params)[: len(b)]
     return outs, [*x_tangents, *aux_tangents]
 

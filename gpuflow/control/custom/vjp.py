@@ -41,7 +41,7 @@ _T = TypeVar("_T")
 
 
 @contextmanager
-def _closures_named(name: str) -> Iterator[None]:
+def _explaining_closures(name: str) -> Iterator[None]:
     """Explain the error of a rule that captures a tracer of another transformation."""
     try:
         yield
@@ -106,7 +106,7 @@ class _Forward:
         if rules.symbolic_zeros:
             pairs = safe_zip(primals, perturbed)
             primals = tuple(CustomVJPPrimal(value, flag) for value, flag in pairs)
-        with _closures_named(rules.name):
+        with _explaining_closures(rules.name):
             pair = rules.fwd(*rules.call.arguments(primals))
         if not (isinstance(pair, tuple | list) and len(pair) == 2):
             raise TypeError(
@@ -161,7 +161,7 @@ class _Backward:
         residuals = tree.unflatten(forward.residual_tree, leaves)
         cotangent_leaves = [as_symbolic(cotangent) for cotangent in operands[count:]]
         cotangents = tree.unflatten(forward.out_tree, cotangent_leaves)
-        with _closures_named(rules.name):
+        with _explaining_closures(rules.name):
             results = rules.bwd(*rules.call.fixed.values(), residuals, cotangents)
         names = rules.argument_names
         if not isinstance(results, tuple | list) or len(results) != len(names):
@@ -349,7 +349,7 @@ class custom_vjp(Generic[_P, _T]):
         forward = _Forward(rules)
         backward = _Backward(rules, forward)
         try:
-            with _closures_named(self.name):
+            with _explaining_closures(self.name):
                 outs = custom_vjp_p.bind(
                     *leaves,
                     call_jaxpr=call,

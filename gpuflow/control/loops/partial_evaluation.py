@@ -67,7 +67,7 @@ def recompute_cond(eqn: Eqn, split: Split) -> tuple[Eqn, list[Var], Eqn] | None:
     Slots that the taken branch does not use are zeros.
     """
     schemes = [split(branch.jaxpr) for branch in eqn.params["branches"]]
-    avals, slots = _shared([scheme.stored for scheme in schemes])
+    avals, slots = _shared_slots([scheme.stored for scheme in schemes])
     if not avals:
         return None
     firsts, agains = [], []
@@ -91,7 +91,7 @@ def recompute_cond(eqn: Eqn, split: Split) -> tuple[Eqn, list[Var], Eqn] | None:
     )
 
 
-def _shared(
+def _shared_slots(
     stored: Sequence[Sequence[Var]],
 ) -> tuple[list[ShapedArray], list[list[int]]]:
     """Types of the shared slots, and for each branch the slots of its variables."""

@@ -36,19 +36,19 @@ def independent_iterations(eqn: Eqn) -> tuple[list[Eqn], list[Atom]] | None:
     outs = simplify_scan(eqn, None, build)
     if outs is None:
         return _sums_after(eqn)
-    made: list[Eqn] = []
+    new_eqns: list[Eqn] = []
     names: dict[Atom, Atom] = {}
     for inner in build.eqns:
-        inner = inner.replace(inputs=tuple(_named(atom, names) for atom in inner.inputs))
+        inner = inner.replace(inputs=tuple(_renamed(atom, names) for atom in inner.inputs))
         eqns = [inner]
         if inner.primitive is eqn.primitive and inner.params["num_carry"]:
             extracted = _sums_after(inner)
             if extracted is None:
                 return None
-            eqns, new = extracted
-            names.update(safe_zip(inner.outputs, new))
-        made += eqns
-    return made, [_named(atom, names) for atom in outs]
+            eqns, totals = extracted
+            names.update(safe_zip(inner.outputs, totals))
+        new_eqns += eqns
+    return new_eqns, [_renamed(atom, names) for atom in outs]
 
 
 def _may_leave(loop: DecomposedScan) -> bool:
@@ -60,7 +60,7 @@ def _may_leave(loop: DecomposedScan) -> bool:
     )
 
 
-def _named(atom: Atom, names: dict[Atom, Atom]) -> Atom:
+def _renamed(atom: Atom, names: dict[Atom, Atom]) -> Atom:
     return names.get(atom, atom) if type(atom) is Var else atom
 
 

@@ -56,9 +56,11 @@ def _recomputed_residuals(
     remaining = [*dict.fromkeys(atom for atom in residuals if atom in stored and atom not in cheap)]
     remaining += [var for var in reads if var not in stored]
     carries = known.invars[num_consts : num_consts + num_carry]
-    saved = _bytes(dropped) - _bytes([var for var in carries if var in reads and var not in stored])
+    saved_bytes = _bytes(dropped) - _bytes(
+        [var for var in carries if var in reads and var not in stored]
+    )
     work = sum(var.aval.size for eqn in eqns for var in eqn.outputs)
-    if not dropped or saved <= 0 or work > _OPERATIONS_PER_BYTE * saved:
+    if not dropped or saved_bytes <= 0 or work > _OPERATIONS_PER_BYTE * saved_bytes:
         return known, linear
     env = dict(safe_zip(linear.invars[: len(residuals)], residuals))
 
@@ -102,17 +104,17 @@ def _is_cheap(eqn: Eqn) -> bool:
 
 def _needed(eqns: Sequence[Eqn], cheap: set[Var], needed: set[Var]) -> tuple[list[Eqn], list[Var]]:
     """The cheap equations that compute ``needed``, in order, and the variables that they read."""
-    missing, found, reads = set(needed), [], dict[Var, None]()
+    missing, selected, reads = set(needed), [], dict[Var, None]()
     for eqn in reversed(eqns):
         if missing.isdisjoint(eqn.outputs):
             continue
-        found.append(eqn)
+        selected.append(eqn)
         for atom in eqn.inputs:
             if type(atom) is not Literal and atom in cheap:
                 missing.add(atom)
             elif type(atom) is not Literal:
                 reads[atom] = None
-    return found[::-1], [*reads]
+    return selected[::-1], [*reads]
 
 
 def _bytes(variables: Iterable[Var]) -> int:

@@ -104,21 +104,21 @@ def shared_sums(
     body = dce(body)
     first, count = params["num_consts"], params["num_carry"]
     operands, extracted = list(eqn.inputs), []
-    starts: list[tuple[int, ShapedArray]] = []
+    zero_inits: list[tuple[int, ShapedArray]] = []
     for group in _groups(body, lanes, first, count):
-        held = sum(prod(total.shape) for total in group.totals)
-        few = held <= MOST_TOTALS * prod(lanes)
-        wide = _wide_body(body, lanes, first, group) if few else None
+        partial_elements = sum(prod(total.shape) for total in group.totals)
+        is_small = partial_elements <= MOST_TOTALS * prod(lanes)
+        wide = _wide_body(body, lanes, first, group) if is_small else None
         if wide is None:
             continue
         body = wide
         extracted += group.totals
         for total in group.totals:
-            starts.append((first + total.index, body.in_avals[first + total.index]))
+            zero_inits.append((first + total.index, body.in_avals[first + total.index]))
     if not extracted and not changed:
         return None
     build = Replacement(eqn.source)
-    for k, aval in starts:
+    for k, aval in zero_inits:
         (operands[k],) = copy_program(build, trace_closed(partial(_zeros, aval), []), [])
     changes = {**params, "jaxpr": ClosedJaxpr(body)}
     outs = list(build.apply(eqn.primitive, *operands, **changes))
@@ -132,7 +132,7 @@ def _zeros(aval: ShapedArray) -> list[Any]:
     return [zeros_of(aval)]
 
 
-def _held(aval: ShapedArray, shape: Shape) -> ShapedArray:
+def _partial_sum_type(aval: ShapedArray, shape: Shape) -> ShapedArray:
     """The type of the partial sums of a carry; those of 16-bit floats are float32."""
     is_half = dtypes.is_floating(aval.dtype) and aval.dtype.itemsize < 4
     return ShapedArray(shape, np.dtype(np.float32) if is_half else aval.dtype)
@@ -156,19 +156,19 @@ def _inner_extracted(body: Jaxpr, lanes: Shape) -> tuple[Jaxpr, bool]:
     """The body, with sums over lanes moved after the loops in it."""
     eqns: list[Eqn] = []
     env: dict[Var, Atom] = {}
-    around: dict[Var, Eqn] = {}
+    definitions: dict[Var, Eqn] = {}
     for eqn in body.eqns:
         if env:
             inputs = tuple(env.get(a, a) if type(a) is Var else a for a in eqn.inputs)
             eqn = eqn.replace(inputs=inputs)
-        rule, extracted, made = eqn.primitive.lower, None, [eqn]
+        rule, extracted, new_eqns = eqn.primitive.lower, None, [eqn]
         if rule.shared_sums is not None:
-            extracted = rule.shared_sums(eqn, lanes, around.get)
+            extracted = rule.shared_sums(eqn, lanes, definitions.get)
         if extracted is not None:
-            made, outs = extracted
+            new_eqns, outs = extracted
             env.update(safe_zip(eqn.outputs, outs))
-        around.update({var: source for source in made for var in source.outputs})
-        eqns += made
+        definitions.update({var: source for source in new_eqns for var in source.outputs})
+        eqns += new_eqns
     if not env:
         return body, False
     outvars = tuple(env.get(a, a) if type(a) is Var else a for a in body.outvars)
@@ -184,30 +184,30 @@ def _groups(body: Jaxpr, lanes: Shape, first: int, count: int) -> list[_Group]:
     Empty if any other value of the body depends on such a sum.
     """
     uses = uses_in(body.eqns, body.outvars)
-    missing: dict[Atom, frozenset[int]] = {}  # from a value that depends on a sum to summed lanes
+    summed_by: dict[Atom, frozenset[int]] = {}  # from a value that depends on a sum to summed lanes
     sums: dict[frozenset[int], list[_Sum]] = {}
     for eqn in body.eqns:
-        gone = {missing[a] for a in eqn.inputs if a in missing}
-        found = None if gone else _sum_over_lanes(eqn, lanes)
-        if found is not None:
-            gone = {frozenset(found.dims[0])}
-            sums.setdefault(*gone, []).append(found)
-        if len(gone) > 1:
+        inherited = {summed_by[a] for a in eqn.inputs if a in summed_by}
+        summing = None if inherited else _sum_over_lanes(eqn, lanes)
+        if summing is not None:
+            inherited = {frozenset(summing.dims[0])}
+            sums.setdefault(*inherited, []).append(summing)
+        if len(inherited) > 1:
             return []
-        missing.update({var: lost for var in eqn.outputs for lost in gone})
+        summed_by.update({var: summed_lanes for var in eqn.outputs for summed_lanes in inherited})
     totals: dict[frozenset[int], list[_Total]] = {}
     for index, out in enumerate(body.outvars):
-        if out not in missing:
+        if out not in summed_by:
             continue
         if index >= count:
             return []  # a slice of each iteration
         carry = body.invars[first + index]
         term = added_term(carry, out, uses)
-        if term is None or term not in missing:
+        if term is None or term not in summed_by:
             return []
-        shape, axes = _shape_with_lanes(carry.aval.shape, lanes, missing[out])
-        totals.setdefault(missing[out], []).append(_Total(index, term, shape, axes))
-    return [_Group(totals[lost], sums[lost]) for lost in totals]
+        shape, axes = _shape_with_lanes(carry.aval.shape, lanes, summed_by[out])
+        totals.setdefault(summed_by[out], []).append(_Total(index, term, shape, axes))
+    return [_Group(totals[summed_lanes], sums[summed_lanes]) for summed_lanes in totals]
 
 
 def _sum_over_lanes(eqn: Eqn, lanes: Shape) -> _Sum | None:
@@ -256,36 +256,36 @@ def _shape_with_lanes(shape: Shape, lanes: Shape, missing: frozenset[int]) -> tu
 def _wide_body(body: Jaxpr, lanes: Shape, first: int, group: _Group) -> Jaxpr | None:
     """The body with a partial sum for each lane; None if terms are not linear in the sums."""
     totals, sums = group.totals, group.sums
-    points = [total.eqn.outputs[0] for total in sums]
-    late: set[Atom] = set(points)
+    sum_outputs = [total.eqn.outputs[0] for total in sums]
+    dependent: set[Atom] = set(sum_outputs)
     chain: list[Eqn] = []
-    early: list[Eqn] = []
+    independent: list[Eqn] = []
     for eqn in body.eqns:
-        if not late.isdisjoint(eqn.inputs):
-            late.update(eqn.outputs)
+        if not dependent.isdisjoint(eqn.inputs):
+            dependent.update(eqn.outputs)
             chain.append(eqn)
-        elif late.isdisjoint(eqn.outputs):
-            early.append(eqn)
+        elif dependent.isdisjoint(eqn.outputs):
+            independent.append(eqn)
     program = dce(Jaxpr((), (), tuple(total.term for total in totals), tuple(chain)))
     others = list(
         dict.fromkeys(
-            a for eqn in program.eqns for a in eqn.inputs if type(a) is Var and a not in late
+            a for eqn in program.eqns for a in eqn.inputs if type(a) is Var and a not in dependent
         )
     )
-    program = program.replace(invars=(*others, *points))
+    program = program.replace(invars=(*others, *sum_outputs))
     if not _is_linear(program, len(others)):
         return None
     factors = [atom for total in sums for atom in total.eqn.inputs]
     carries = [body.invars[first + total.index] for total in totals]
-    wide = [Var(_held(v.aval, t.shape)) for v, t in safe_zip(carries, totals)]
+    partial_sums = [Var(_partial_sum_type(v.aval, t.shape)) for v, t in safe_zip(carries, totals)]
     step = _step(ClosedJaxpr(program), lanes, group, len(others))
-    operands = [*others, *factors, *wide]
+    operands = [*others, *factors, *partial_sums]
     build = Replacement(None)
     new = copy_program(build, trace_closed(step, [a.aval for a in operands]), operands)
     outvars, invars = list(body.outvars), list(body.invars)
-    for total, var, out in safe_zip(totals, wide, new):
+    for total, var, out in safe_zip(totals, partial_sums, new):
         invars[first + total.index], outvars[total.index] = var, out
-    eqns = (*early, *build.eqns)
+    eqns = (*independent, *build.eqns)
     return dce(body.replace(invars=tuple(invars), outvars=tuple(outvars), eqns=eqns))
 
 
@@ -335,8 +335,8 @@ def _step(program: ClosedJaxpr, lanes: Shape, group: _Group, num_others: int) ->
         for total, term, carry in safe_zip(group.totals, batched(*extracted), values[end:]):
             other_dims = [d for d in range(len(total.shape)) if d not in total.axes]
             order = np.argsort([*total.axes, *other_dims]).tolist()
-            held = convert_element_type(transpose(term, order), aval_of(carry).dtype)
-            results.append(add_any_p.bind(carry, held))
+            summand = convert_element_type(transpose(term, order), aval_of(carry).dtype)
+            results.append(add_any_p.bind(carry, summand))
         return results
 
     return step

@@ -168,8 +168,10 @@ def _rebuilt_scan(
     eqn: Eqn, build: Any, before: DecomposedScan, loop: DecomposedScan, sums: Sequence[Any]
 ) -> list[Atom]:
     """Bind the new scan and the sums after it; returns the outputs of the old scan."""
-    gone = {total.carry for total in sums}
-    remaining = [(var, out) for var, out in safe_zip(loop.carry, loop.carry_out) if var not in gone]
+    removed = {total.carry for total in sums}
+    remaining = [
+        (var, out) for var, out in safe_zip(loop.carry, loop.carry_out) if var not in removed
+    ]
     external = {**loop.consts, **loop.xs}
     extra = dict.fromkeys(
         factor for total in sums for factor in total.factors if factor not in external

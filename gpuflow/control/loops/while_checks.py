@@ -71,8 +71,8 @@ def check_while(
         tested = over_lanes(condition, lanes, sources)(*consts, *init)[1:]
         start[0] = shifted_code(tested[0], len(in_body))
         start[len(start) - len(tested) + 1 :] = tested[1:]
-    both, rest = range(first + second), range(first + second, len(operands))
-    sources = [*range(first), *both, *[-1] * len(avals), *rest]
+    const_positions, carry_positions = range(first + second), range(first + second, len(operands))
+    sources = [*range(first), *const_positions, *[-1] * len(avals), *carry_positions]
     results = bind(
         *programs,
         consts,

@@ -20,13 +20,13 @@ class _Task:
     """A call for one device.
 
     Attributes:
-        work, number: the function and its argument.
+        work, index: the function and its argument, the index of the device.
         context, blocks: the caller's context variables and settings, for the duration of the call.
         finished: a queue that receives the error of the call, or None, when it has ended.
     """
 
     work: Work
-    number: int
+    index: int
     context: Context
     blocks: Blocks
     finished: SimpleQueue[BaseException | None]
@@ -35,7 +35,7 @@ class _Task:
         raised = None
         try:
             with config.within(self.blocks):
-                self.context.run(self.work, self.number)
+                self.context.run(self.work, self.index)
         except BaseException as error:
             raised = error
         self.finished.put(raised)

@@ -143,7 +143,7 @@ class NcclCommunicator:
             call.mark = mark
 
     @contextmanager
-    def _at_once(self, operation: str, count: int) -> Iterator[int]:
+    def _in_order(self, operation: str, count: int) -> Iterator[int]:
         """As ``_after_compute``; later computations wait for the calls. Yields the stream."""
         with self._after_compute(operation, count) as call:
             yield self._side.address
@@ -204,13 +204,13 @@ class NcclCommunicator:
             self._comm.allReduce(source, target, count, kind, code, stream)
         return _Sum(array, working, result, out, call.mark, threading.get_ident())
 
-    def _take(self, pending: _Sum) -> Any:
+    def _finish_sum(self, pending: _Sum) -> Any:
         """Make the compute stream wait for an all-reduce, and return its result."""
         self._side.join(pending.mark)
         return self._finished(pending.result, pending.array, pending.out)
 
     def all_reduce(self, data: Any, op: str, out: Any = None) -> Any:
-        return self._take(self._give(data, op, out))
+        return self._finish_sum(self._give(data, op, out))
 
     def begin(self, data: Any, op: str, out: Any) -> None:
         if not self._is_watched:
@@ -226,7 +226,7 @@ class NcclCommunicator:
                 f"{out.dtype.name}{list(out.shape)} without begin ({self.name}). Fix: call "
                 "begin(data, op, out) first, and end(out) once."
             )
-        self._take(pending)
+        self._finish_sum(pending)
 
     def settle(self) -> None:
         """Make the compute stream wait for collectives that this thread's program did not end."""
@@ -241,7 +241,7 @@ class NcclCommunicator:
         array = self._contiguous(data)
         result = self._xp.empty((self.size, *array.shape), array.dtype)
         count, kind = self._bytes(array)
-        with self._at_once("all_gather", array.nbytes) as stream:
+        with self._in_order("all_gather", array.nbytes) as stream:
             self._comm.allGather(array.data.ptr, result.data.ptr, count, kind, stream)
         return result
 
@@ -249,7 +249,7 @@ class NcclCommunicator:
         array = self._contiguous(data)
         working, count, kind = self._working(array, "sum")
         result = self._xp.empty(working.shape[1:], working.dtype)
-        with self._at_once("reduce_scatter", array.nbytes) as stream:
+        with self._in_order("reduce_scatter", array.nbytes) as stream:
             self._comm.reduceScatter(
                 working.data.ptr,
                 result.data.ptr,
@@ -273,7 +273,7 @@ class NcclCommunicator:
         array = self._contiguous(data)
         result = self._xp.empty(array.shape, array.dtype)
         share, kind = prod(array.shape[1:]) * array.dtype.itemsize, self._code("UINT8")
-        with self._at_once("all_to_all", array.nbytes) as stream, self._grouped():
+        with self._in_order("all_to_all", array.nbytes) as stream, self._grouped():
             for peer in range(self.size):
                 at = peer * share
                 self._comm.send(array.data.ptr + at, share, kind, peer, stream)
@@ -284,7 +284,7 @@ class NcclCommunicator:
         array = self._contiguous(data)
         result = self._xp.zeros(array.shape, array.dtype)
         count, kind = self._bytes(array)
-        with self._at_once("permute", array.nbytes) as stream, self._grouped():
+        with self._in_order("permute", array.nbytes) as stream, self._grouped():
             for source, target in pairs:
                 if source == self.rank:
                     self._comm.send(array.data.ptr, count, kind, target, stream)
@@ -296,7 +296,7 @@ class NcclCommunicator:
         array = self._contiguous(data)
         result = self._xp.empty(array.shape, array.dtype)
         count, kind = self._bytes(array)
-        with self._at_once("broadcast", array.nbytes) as stream:
+        with self._in_order("broadcast", array.nbytes) as stream:
             self._comm.broadcast(array.data.ptr, result.data.ptr, count, kind, root, stream)
         return result
 

@@ -54,10 +54,10 @@ class Watch:
         # One thread per communicator to abort or destroy it, and one that ends the process if they
         # hang. They are started in advance.
         self._enders: list[SpareThread] = []
-        self._last: SpareThread | None = None
+        self._terminator: SpareThread | None = None
         self._lock = threading.Lock()
         # Held while NCCL is queried for errors: a communicator must not be freed meanwhile.
-        self._asking = threading.Lock()
+        self._querying = threading.Lock()
         self._wake = threading.Event()
         self._thread: threading.Thread | None = None
         self._error: str | None = None
@@ -70,7 +70,7 @@ class Watch:
         if side not in self._queues:
             self._queues[side] = Queue()
         if comm is not None:
-            self._last = self._last or SpareThread("gpuflow-nccl-end")
+            self._terminator = self._terminator or SpareThread("gpuflow-nccl-end")
             # Before the communicator: if another thread aborts meanwhile, each one needs an ender.
             self._enders.append(SpareThread("gpuflow-nccl-end"))
             self._comms.append((side, comm))
@@ -198,7 +198,7 @@ class Watch:
         """The first asynchronous error of NCCL, or None."""
         for _, comm in list(self._comms):
             try:
-                with self._asking:
+                with self._querying:
                     if self._error is not None or self._is_stopped:
                         return None
                     comm.check_async_error()
@@ -258,14 +258,15 @@ class Watch:
         Each communicator is aborted in a thread: up to NCCL 2.23, aborting one waits for the others
         of the machine.
         """
-        with self._asking:  # wait until no thread queries a communicator
+        with self._querying:  # wait until no thread queries a communicator
             calls = [partial(_abort, *pair) for pair in self._comms]
         until = time.monotonic() + GRACE_SECONDS
         threads = self._run_until(calls, until)
         if threading.current_thread() is self._thread:
             self._end_if_stuck(threads, until)
-        elif self._last is not None:  # called by a failing GPU's thread, which must raise its error
-            self._last.begin(partial(self._end_if_stuck, threads, until))
+        elif self._terminator is not None:
+            # Called by the thread of a failing GPU, which must go on to raise its error.
+            self._terminator.begin(partial(self._end_if_stuck, threads, until))
 
     def _run_until(self, calls: Sequence[Callable[[], None]], until: float) -> list[SpareThread]:
         """Run functions in the ender threads, and wait until the time ``until`` (monotonic)."""
@@ -312,7 +313,7 @@ class Watch:
         self._wake.set()
         if self._error is None:
             self._destroy()
-        for thread in (*self._enders, self._last):
+        for thread in (*self._enders, self._terminator):
             if thread is not None:
                 thread.drop()
         for side in self._queues:
@@ -324,7 +325,7 @@ class Watch:
         Destroying one may wait for its other ranks, so each GPU has a thread. All ranks destroy
         from newest to oldest, so that they have the same order.
         """
-        with self._asking:
+        with self._querying:
             comms = list(reversed(self._comms))
         calls = [
             partial(_destroy, side, [comm for at, comm in comms if at is side])

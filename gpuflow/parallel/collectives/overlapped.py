@@ -111,7 +111,7 @@ class OverlappedCommunicator:
         self.rank, self.size, self.name = inner.rank, inner.size, inner.name
         self._groups: dict[Groups, OverlappedCommunicator] = {}
 
-    def _now(self) -> Communicator:
+    def _drained(self) -> Communicator:
         """The inner communicator, after all asynchronous sums are done."""
         self.worker.drain()
         return self.inner
@@ -127,32 +127,32 @@ class OverlappedCommunicator:
             self.worker.end(out)
 
     def all_reduce(self, data: Any, op: str, out: Any = None) -> Any:
-        return self._now().all_reduce(data, op, out)
+        return self._drained().all_reduce(data, op, out)
 
     def all_gather(self, data: Any) -> Any:
-        return self._now().all_gather(data)
+        return self._drained().all_gather(data)
 
     def reduce_scatter(self, data: Any) -> Any:
-        return self._now().reduce_scatter(data)
+        return self._drained().reduce_scatter(data)
 
     def all_to_all(self, data: Any) -> Any:
-        return self._now().all_to_all(data)
+        return self._drained().all_to_all(data)
 
     def permute(self, data: Any, pairs: Pairs) -> Any:
-        return self._now().permute(data, pairs)
+        return self._drained().permute(data, pairs)
 
     def broadcast(self, data: Any, root: int) -> Any:
-        return self._now().broadcast(data, root)
+        return self._drained().broadcast(data, root)
 
     def barrier(self) -> None:
-        self._now().barrier()
+        self._drained().barrier()
 
     def split(self, groups: Groups) -> OverlappedCommunicator:
         communicator = self._groups.get(groups)
         if communicator is None:
             # Splitting is collective in MPI, so asynchronous sums must be done.
             communicator = OverlappedCommunicator(
-                self._now().split(groups), self.beside, self.worker
+                self._drained().split(groups), self.beside, self.worker
             )
             self._groups[groups] = communicator
         return communicator

@@ -71,7 +71,7 @@ class PmapFunction(MappedFunction[PmapOptions, Mapped], Generic[_P, _T]):
 
     def __init__(self, function: Callable[_P, _T], options: PmapOptions) -> None:
         super().__init__("pmap", function, options)
-        self._spread: dict[int, Memories | None] = {}
+        self._memories_by_size: dict[int, Memories | None] = {}
 
     def __call__(self, *args: _P.args, **kwargs: _P.kwargs) -> _T:
         leaves, mapped = self._prepared(args, kwargs)
@@ -157,9 +157,9 @@ class PmapFunction(MappedFunction[PmapOptions, Mapped], Generic[_P, _T]):
         chosen = devices_for(size, self._options, self.name)
         if is_inside():
             return None
-        if size not in self._spread:
-            self._spread[size] = memories_between(chosen, self._options)
-        return self._spread[size]
+        if size not in self._memories_by_size:
+            self._memories_by_size[size] = memories_between(chosen, self._options)
+        return self._memories_by_size[size]
 
     def _axes(
         self, args: tuple[Any, ...], dynamic: tuple[Any, ...], kwargs: dict[str, Any]
@@ -191,10 +191,10 @@ class PmapFunction(MappedFunction[PmapOptions, Mapped], Generic[_P, _T]):
         axis = AxisData(axis_name, size, has_devices=True)
 
         def user(*values: Any) -> list[Any]:
-            rest, kwargs = tree.unflatten(in_tree, values)
-            others = iter(rest)
-            count = len(rest) + len(fixed)
-            full = [fixed[k] if k in fixed else next(others) for k in range(count)]
+            dynamic_args, kwargs = tree.unflatten(in_tree, values)
+            remaining = iter(dynamic_args)
+            count = len(dynamic_args) + len(fixed)
+            full = [fixed[k] if k in fixed else next(remaining) for k in range(count)]
             result = self._function(*full, **kwargs)
             outs, mapped.out_tree = tree.flatten(result)
             mapped.targets = leaf_axes("pmap", "out_axes", options.out_axes, result)
@@ -302,8 +302,8 @@ def pmap(
         axis_name,
         in_axes,
         out_axes,
-        _numbers("static_broadcasted_argnums", static_broadcasted_argnums),
-        _numbers("donate_argnums", donate_argnums),
+        _argnums("static_broadcasted_argnums", static_broadcasted_argnums),
+        _argnums("donate_argnums", donate_argnums),
         tuple(devices or ()),
         axis_size,
         backend,
@@ -319,6 +319,6 @@ def pmap(
     return PmapFunction(fun, options)
 
 
-def _numbers(what: str, value: int | Sequence[int]) -> tuple[int, ...]:
-    numbers = as_argnums("pmap", what, value)
-    return (numbers,) if isinstance(numbers, int) else numbers
+def _argnums(what: str, value: int | Sequence[int]) -> tuple[int, ...]:
+    argnums = as_argnums("pmap", what, value)
+    return (argnums,) if isinstance(argnums, int) else argnums

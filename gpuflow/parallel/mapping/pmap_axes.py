@@ -60,8 +60,10 @@ def neighbors_of(options: PmapOptions) -> Across | None:
     # If an outer pmap spans the processes, the inner axis is within this process.
     if any(isinstance(name, Across) for name, _ in config.axis_env):
         return None
-    there = devices(options.backend)
-    counts = [sum(device.process_index == k for device in there) for k in range(process.count)]
+    all_devices = devices(options.backend)
+    counts = [
+        sum(device.process_index == k for device in all_devices) for k in range(process.count)
+    ]
     check(
         len(set(counts)) == 1,
         lambda: (
@@ -103,10 +105,10 @@ def memories_between(chosen: Sequence[Device], options: PmapOptions) -> Memories
     memories = memories_of(mesh_of(chosen, name)) if chosen else None
     if memories is None or neighbors_of(options) is None:
         return memories
-    there = options.devices or devices(chosen[0].platform)
+    all_devices = options.devices or devices(chosen[0].platform)
     team: list[Device] = []
-    for number in range(process.count):
-        theirs = [device for device in there if device.process_index == number]
+    for rank in range(process.count):
+        theirs = [device for device in all_devices if device.process_index == rank]
         team += first_of_each(theirs[: len(chosen)])
     check(
         len(team) == process.count * len(memories.devices),
@@ -140,16 +142,16 @@ def devices_for(size: int, options: PmapOptions, name: str) -> tuple[Device, ...
         ValueError: if there are not enough, or not as many as the user gave.
     """
     requested = options.devices
-    there = tuple(device for device in requested or devices(options.backend) if device.is_local)
+    local = tuple(device for device in requested or devices(options.backend) if device.is_local)
     check(
-        size == len(there) if requested else size <= len(there),
+        size == len(local) if requested else size <= len(local),
         lambda: (
             f"[pmap] the mapped axis of {name} must have "
             f"{'one element' if requested else 'at most one'} for each "
-            f"{'given device' if requested else 'device'}; got size {size} for {len(there)} "
-            f"devices. Fix: reshape to ({len(there)}, {size}//{len(there)}, ...), use vmap, or "
+            f"{'given device' if requested else 'device'}; got size {size} for {len(local)} "
+            f"devices. Fix: reshape to ({len(local)}, {size}//{len(local)}, ...), use vmap, or "
             f"start with GPUFLOW_CPU_DEVICES={size}."
         ),
         ValueError,
     )
-    return there[:size]
+    return local[:size]

@@ -108,8 +108,8 @@ class ShardMapFunction(MappedFunction[ShardMapOptions, _Blocks]):
         elif thread_state.trace is eval_trace:
             outs = [self._placed(blocks, x, k) for k, x in enumerate(blocks.jitted(*leaves))]
         else:
-            outs = blocks.run(*map(self._asking, leaves, specs))
-            outs = list(map(self._asking, outs, blocks.specs))
+            outs = blocks.run(*map(self._constrained, leaves, specs))
+            outs = list(map(self._constrained, outs, blocks.specs))
         return tree.unflatten(blocks.out_tree, outs)
 
     def _bind(
@@ -139,16 +139,16 @@ class ShardMapFunction(MappedFunction[ShardMapOptions, _Blocks]):
         mesh = self._options.mesh
         return functools.cache(lambda spec: NamedSharding(mesh, spec))
 
-    def _asking(self, value: Any, spec: PartitionSpec) -> Any:
+    def _constrained(self, value: Any, spec: PartitionSpec) -> Any:
         """Constrain a traced value to the sharding of a spec."""
         sharding = self._sharding(spec)
         return sharding_constraint(value, sharding) if isinstance(value, Tracer) else value
 
-    def _placed(self, blocks: _Blocks, out: Any, number: int) -> Any:
+    def _placed(self, blocks: _Blocks, out: Any, index: int) -> Any:
         whole = whole_of(out)
         if type(whole) is not Array:
             return out
-        return with_sharding(whole, self._sharding(blocks.specs[number]))
+        return with_sharding(whole, self._sharding(blocks.specs[index]))
 
     def _make(
         self,
@@ -192,19 +192,19 @@ class ShardMapFunction(MappedFunction[ShardMapOptions, _Blocks]):
 
     def _level(
         self,
-        number: int,
+        depth: int,
         blocks: _Blocks,
         specs: Sequence[PartitionSpec],
         user: Callable[..., list[Any]],
     ) -> Callable[..., list[Any]]:
-        """The program for blocks at one index along the first ``number`` axes.
+        """The program for blocks at one index along the first ``depth`` axes.
 
         The recursion wraps the user's function in one batching level per mesh axis.
         """
         axes = self._options.axes
-        if number == len(axes):
+        if depth == len(axes):
             return user
-        name, inner = axes[number], self._level(number + 1, blocks, specs, user)
+        name, inner = axes[depth], self._level(depth + 1, blocks, specs, user)
         axis = AxisData(
             blocks.names[name],
             blocks.within[name],

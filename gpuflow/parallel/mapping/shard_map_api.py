@@ -55,7 +55,7 @@ class ShardMapped:
         self._out_specs, self._axis_names, self._check_vma = out_specs, axis_names, check_vma
         self._functions: dict[Any, ShardMapFunction] = {}
         if isinstance(mesh, Mesh) and in_specs is not INFERRED:
-            self._of(mesh, in_specs, ())  # raises errors at the call of shard_map
+            self._function_for(mesh, in_specs, ())  # raises errors at the call of shard_map
 
     def __repr__(self) -> str:
         return f"<shard_map of {name_of(self._function)}>"
@@ -69,14 +69,16 @@ class ShardMapped:
         mesh = self._concrete_mesh(leaves)
         if self._in_specs is INFERRED:
             specs = tuple(_spec_of(leaf, mesh, self._axes(mesh)) for leaf in leaves)
-            return self._of(mesh, INFERRED, (tree.structure(args), specs), args)(*leaves)
+            return self._function_for(mesh, INFERRED, (tree.structure(args), specs), args)(*leaves)
         statics = [] if all(map(is_value, leaves)) else self._statics(args, leaves)
         if not statics:
             _check_agreement(leaves, self._in_specs, args, mesh)
-            return self._of(mesh, self._in_specs, ())(*args)
-        numbers = {k for k, _, _ in statics}
-        rest = [leaf for k, leaf in enumerate(leaves) if k not in numbers]
-        return self._of(mesh, self._in_specs, (tree.structure(args), *statics), args)(*rest)
+            return self._function_for(mesh, self._in_specs, ())(*args)
+        static_indices = {k for k, _, _ in statics}
+        dynamic_leaves = [leaf for k, leaf in enumerate(leaves) if k not in static_indices]
+        return self._function_for(mesh, self._in_specs, (tree.structure(args), *statics), args)(
+            *dynamic_leaves
+        )
 
     def _statics(self, args: tuple[Any, ...], leaves: Sequence[Any]) -> list[Any]:
         """Static arguments: those that are not arrays and have the spec None."""
@@ -150,7 +152,7 @@ class ShardMapped:
         )
         axes = tuple(n for n in mesh.axis_names if not self._axis_names or n in self._axis_names)
         outer = config.mesh
-        taken = (
+        occupied = (
             ()
             if outer is None
             else tuple(
@@ -160,16 +162,16 @@ class ShardMapped:
             )
         )
         check(
-            not taken,
+            not occupied,
             lambda: (
-                f"[shard_map] axes must not be those of an enclosing shard_map; got {taken} of "
+                f"[shard_map] axes must not be those of an enclosing shard_map; got {occupied} of "
                 f"{outer}. Fix: axis_names= of the others."
             ),
             ValueError,
         )
         return axes
 
-    def _of(
+    def _function_for(
         self, mesh: Mesh, in_specs: Any, more: tuple[Any, ...], args: tuple[Any, ...] = ()
     ) -> ShardMapFunction:
         """The cached ShardMapFunction for a mesh.
@@ -186,10 +188,10 @@ class ShardMapped:
         if mapped is None:
             function, specs = self._function, in_specs
             if in_specs is INFERRED:
-                function, specs = _of_leaves(function, more[0], {}), more[1]
+                function, specs = _with_static_leaves(function, more[0], {}), more[1]
             elif more:
                 static_leaves = {k: leaf for k, _, leaf in more[1:]}
-                function = _of_leaves(function, more[0], static_leaves)
+                function = _with_static_leaves(function, more[0], static_leaves)
                 specs = tree.broadcast_prefix(in_specs, args, "shard_map in_specs")
                 specs = tuple(spec for k, spec in enumerate(specs) if k not in static_leaves)
             specs = tuple(specs) if type(specs) is list else specs
@@ -199,7 +201,7 @@ class ShardMapped:
         return mapped
 
 
-def _of_leaves(
+def _with_static_leaves(
     function: Callable[..., Any], treedef: Any, static_leaves: dict[int, Any]
 ) -> Callable[..., Any]:
     """The function as one of the leaves of its arguments, with static leaves inserted."""

@@ -95,7 +95,7 @@ def bind_shard_map(
     )
 
 
-def _again(
+def _bind_derived(
     jaxpr: ClosedJaxpr,
     name: str,
     operands: Sequence[Any],
@@ -168,7 +168,7 @@ def _jvp(
     nonzeros = tuple(type(tangent) is not Zero for tangent in tangents)
     derivative, out_nonzeros = jvp_jaxpr(jaxpr, nonzeros, False)
     nonzero_tangents = [tangent for tangent in tangents if type(tangent) is not Zero]
-    results = _again(
+    results = _bind_derived(
         derivative,
         f"jvp({name})",
         [*primals, *nonzero_tangents],
@@ -205,15 +205,15 @@ def _linearize(
     known, linear, out_nonzeros, count = linearize_jaxpr(jaxpr, nonzeros)
     stacked = NamedSharding(memories.blocks, PartitionSpec(memories.names))
     evaluation, tangents = jaxpr.jaxpr.memo(
-        ("shard_map", nonzeros), lambda: _with_rows(known, ClosedJaxpr(linear), count)
+        ("shard_map", nonzeros), lambda: _with_memory_axis(known, ClosedJaxpr(linear), count)
     )
-    outs = _again(
+    outs = _bind_derived(
         evaluation, name, primals, memories, in_shardings, [*out_shardings, *[stacked] * count]
     )
     split = len(outs) - count
 
     def tangent_function(residuals: Sequence[Any], *nonzero_tangents: Any) -> list[Any]:
-        return _again(
+        return _bind_derived(
             tangents,
             f"linear({name})",
             [*residuals, *nonzero_tangents],
@@ -225,7 +225,7 @@ def _linearize(
     return outs[:split], out_nonzeros, outs[split:], tangent_function
 
 
-def _with_rows(
+def _with_memory_axis(
     known: ClosedJaxpr, linear: ClosedJaxpr, count: int
 ) -> tuple[ClosedJaxpr, ClosedJaxpr]:
     """Give residuals a new first axis over the memories, since each memory has different ones."""
@@ -270,9 +270,11 @@ def _transpose(
     grad_shardings = _selected(_selected(in_shardings, undefined), out_nonzeros)
     program = jaxpr.jaxpr.memo(
         ("shared", undefined, nonzeros, memories, in_shardings, out_shardings),
-        lambda: _shared(backward, len(known), cotangent_shardings, grad_shardings, memories),
+        lambda: _backward_of_replicas(
+            backward, len(known), cotangent_shardings, grad_shardings, memories
+        ),
     )
-    gradients = _again(
+    gradients = _bind_derived(
         program,
         f"transpose({name})",
         [*[operands[k] for k in known], *[ct for ct in cotangents if type(ct) is not Zero]],
@@ -283,7 +285,7 @@ def _transpose(
     return operand_cotangents(operands, gradients, out_nonzeros)
 
 
-def _shared(
+def _backward_of_replicas(
     backward: ClosedJaxpr,
     count: int,
     cotangent_shardings: Sequence[NamedSharding],
@@ -302,12 +304,12 @@ def _shared(
     def shared(*values: Any) -> list[Any]:
         cotangents = []
         for value, sharding in safe_zip(values[count:], cotangent_shardings):
-            copies = prod(memories.between[name] for name in _others(sharding, memories))
+            copies = prod(memories.between[name] for name in _replicated_axes(sharding, memories))
             share = constant(value, 1 / copies) if copies > 1 else None
             cotangents.append(value if share is None else mul(value, share))
         results = []
         for result, sharding in safe_zip(backward(*values[:count], *cotangents), grad_shardings):
-            across = tuple(memories.across(name) for name in _others(sharding, memories))
+            across = tuple(memories.across(name) for name in _replicated_axes(sharding, memories))
             results.append(
                 psum_p.bind(result, axes=across, axis_index_groups=None) if across else result
             )
@@ -316,7 +318,7 @@ def _shared(
     return _traced(shared, backward.in_avals)
 
 
-def _others(sharding: NamedSharding, memories: Memories) -> list[Any]:
+def _replicated_axes(sharding: NamedSharding, memories: Memories) -> list[Any]:
     """The axes across memories along which values of this sharding are replicated."""
     split_names = all_names(sharding.spec)
     return [name for name in memories.names if name not in split_names]
@@ -345,7 +347,7 @@ def _batch(
             for sharding, flag in safe_zip(shardings, flags)
         ]
 
-    outs = _again(
+    outs = _bind_derived(
         mapped,
         name,
         moved,

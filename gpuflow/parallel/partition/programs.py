@@ -228,8 +228,8 @@ class Partitioner:
             for dim, axis in links:
                 names = operand.dim_axes[dim]
                 is_full = atom.aval.shape[dim] == correspondence.sizes[axis]
-                can = axis not in correspondence.reduced or collective is not None
-                if names and is_full and can and axis not in split and not used & {*names}:
+                may_split = axis not in correspondence.reduced or collective is not None
+                if names and is_full and may_split and axis not in split and not used & {*names}:
                     split[axis] = names
                     used.update(names)
         values = []
@@ -261,7 +261,7 @@ class Partitioner:
         across = [self.memories.across(name) for name in self.memories.names if name in names]
         if not across:
             return self._applied(eqn, values, dim_axes)
-        outs = self._applied(_unrounded(eqn), values, dim_axes)
+        outs = self._applied(_with_float32_result(eqn), values, dim_axes)
         collective = _collective(eqn)
         if outs is None or collective is None:
             return None
@@ -299,29 +299,34 @@ class Partitioner:
         """
         (batch, rows, depth), (right_batch, right_depth, columns) = product.left, product.right
         left, right = operands[:2]
-        used: set[Any] = set()
+        taken_axes: set[Any] = set()
 
         def select(*options: tuple[Any, ...]) -> tuple[Any, ...]:
-            axes = next((names for names in options if names and not used & {*names}), ())
-            used.update(axes)
+            axes = next((names for names in options if names and not taken_axes & {*names}), ())
+            taken_axes.update(axes)
             return axes
 
-        both = [
+        batch_axes = [
             select(left.dim_axes[a], right.dim_axes[b]) for a, b in safe_zip(batch, right_batch)
         ]
-        inner = [
+        depth_axes = [
             select(left.dim_axes[a], right.dim_axes[b]) for a, b in safe_zip(depth, right_depth)
         ]
         row_axes = [select(left.dim_axes[d]) for d in rows]
-        others = [select(right.dim_axes[d]) for d in columns]
-        one = _arranged(len(left.dim_axes), (batch, both), (rows, row_axes), (depth, inner))
-        two = _arranged(
-            len(right.dim_axes), (right_batch, both), (right_depth, inner), (columns, others)
+        column_axes = [select(right.dim_axes[d]) for d in columns]
+        left_axes = _arranged(
+            len(left.dim_axes), (batch, batch_axes), (rows, row_axes), (depth, depth_axes)
         )
-        values = [self.reshard(left, one), self.reshard(right, two)]
+        right_axes = _arranged(
+            len(right.dim_axes),
+            (right_batch, batch_axes),
+            (right_depth, depth_axes),
+            (columns, column_axes),
+        )
+        values = [self.reshard(left, left_axes), self.reshard(right, right_axes)]
         values += [self.reshard(x, ((),) * len(x.dim_axes)) for x in operands[2:]]
-        dim_axes = [(*both, *row_axes, *others)]
-        names = [name for group in inner for name in group]
+        dim_axes = [(*batch_axes, *row_axes, *column_axes)]
+        names = [name for group in depth_axes for name in group]
         if names:
             return self._combined(eqn, values, dim_axes, names)
         return self._applied(eqn, values, dim_axes)
@@ -334,7 +339,7 @@ def _collective(eqn: Eqn) -> Primitive | None:
     return collectives.get(eqn.primitive.lower.combine_shards)
 
 
-def _unrounded(eqn: Eqn) -> Eqn:
+def _with_float32_result(eqn: Eqn) -> Eqn:
     """The equation with a float32 result instead of 16-bit floats or narrower, if possible."""
     rule, dtype = eqn.primitive.lower, eqn.outputs[0].aval.dtype
     if rule.dtype_param is None:

@@ -77,7 +77,7 @@ def resharded(x: Any, have: DimAxes, want: DimAxes, memories: Memories) -> Any:
     """
     now = list(have)
     while True:
-        step = _moves(now, want) or _cuts(now, want) or _gathers(now, want)
+        step = _exchange_step(now, want) or _slice_step(now, want) or _gather_step(now, want)
         if step is None:
             return x
         source, target = step
@@ -91,7 +91,7 @@ def resharded(x: Any, have: DimAxes, want: DimAxes, memories: Memories) -> Any:
             continue  # the axis is within one memory: no elements move
         if source is None:
             assert target is not None, "a step has one of both"
-            x = _cut(x, target, now[target], memories)
+            x = _sliced(x, target, now[target], memories)
         elif target is None:
             x = _gathered(x, source, before, memories)
         else:
@@ -103,7 +103,7 @@ def resharded(x: Any, have: DimAxes, want: DimAxes, memories: Memories) -> Any:
 _Step = tuple[Any, Any]
 
 
-def _moves(now: Sequence[tuple[Any, ...]], want: DimAxes) -> _Step | None:
+def _exchange_step(now: Sequence[tuple[Any, ...]], want: DimAxes) -> _Step | None:
     """A step that moves the last axis of a dimension to the end of another's axes."""
     for source in _excessive(now, want):
         for target in _incomplete(now, want):
@@ -112,7 +112,7 @@ def _moves(now: Sequence[tuple[Any, ...]], want: DimAxes) -> _Step | None:
     return None
 
 
-def _cuts(now: Sequence[tuple[Any, ...]], want: DimAxes) -> _Step | None:
+def _slice_step(now: Sequence[tuple[Any, ...]], want: DimAxes) -> _Step | None:
     """A step that adds an axis that splits no dimension yet."""
     used = {name for names in now for name in names}
     for target in _incomplete(now, want):
@@ -121,7 +121,7 @@ def _cuts(now: Sequence[tuple[Any, ...]], want: DimAxes) -> _Step | None:
     return None
 
 
-def _gathers(now: Sequence[tuple[Any, ...]], want: DimAxes) -> _Step | None:
+def _gather_step(now: Sequence[tuple[Any, ...]], want: DimAxes) -> _Step | None:
     return next(((source, None) for source in _excessive(now, want)), None)
 
 
@@ -158,7 +158,7 @@ def _gathered(x: Any, dim: int, names: Sequence[Any], memories: Memories) -> Any
     return reshape(whole, (*shape[:dim], shape[dim] * count, *shape[dim + 1 :]))
 
 
-def _cut(x: Any, dim: int, names: Sequence[Any], memories: Memories) -> Any:
+def _sliced(x: Any, dim: int, names: Sequence[Any], memories: Memories) -> Any:
     """Slice a dimension over the last of ``names``, its new axis."""
     count = memories.between[names[-1]]
     shape, outer = aval_of(x).shape, _outer(names, memories)

@@ -89,8 +89,8 @@ def run(
     every = _memories(jaxpr, operands, out_shardings)
     memories = max(every, key=lambda candidate: len(candidate.team), default=None)
     if memories is None:  # distributed operands without a mesh
-        here = [gathered(x) if type(x) is DistributedArray else x for x in operands]
-        outs = executable_of(jaxpr, (False,) * len(here))(here)
+        gathered_operands = [gathered(x) if type(x) is DistributedArray else x for x in operands]
+        outs = executable_of(jaxpr, (False,) * len(gathered_operands))(gathered_operands)
         pairs = safe_zip(outs, out_shardings)
         return [x if sharding is None else placed(x, sharding) for x, sharding in pairs]
     mesh = memories.mesh
@@ -106,19 +106,19 @@ def run(
     followed = jaxpr.jaxpr.memo(
         ("shardings", mesh, in_shardings), lambda: result_shardings(jaxpr.jaxpr, in_shardings, mesh)
     )
-    goal = tuple(
+    target_shardings = tuple(
         sharding if is_over(sharding) else follows
         for sharding, follows in safe_zip(out_shardings, followed)
     )
     local = jaxpr.jaxpr.memo(
-        ("memories", mesh, memories.team, in_shardings, goal),
-        lambda: partition(jaxpr, memories, in_shardings, goal, warns),
+        ("memories", mesh, memories.team, in_shardings, target_shardings),
+        lambda: partition(jaxpr, memories, in_shardings, target_shardings, warns),
     )
     shards = [placed(x, everywhere) for x in local.consts]
     shards += [placed(x, sharding) for x, sharding in safe_zip(operands, in_shardings)]
     shapes = [aval.shape for aval in jaxpr.out_avals]
     flags = (*[False] * len(local.consts), *donated) if any(donated) else ()
-    outs = run_local(local.jaxpr, shards, memories, goal, shapes, flags)
+    outs = run_local(local.jaxpr, shards, memories, target_shardings, shapes, flags)
     return [
         x if sharding is None or sharding == x.sharding else placed(x, sharding)
         for x, sharding in safe_zip(outs, out_shardings)
@@ -142,8 +142,8 @@ def _memories(
 def evaluate(primitive: Primitive, operands: Sequence[Any], params: dict[str, Any]) -> Any:
     """Run an op eagerly on operands of which some are distributed."""
     if primitive.placement.device is not None and primitive.placement.device(params) is not None:
-        here = [gathered(x) if type(x) is DistributedArray else x for x in operands]
-        return eval_trace.process(primitive, tuple(here), params)
+        gathered_operands = [gathered(x) if type(x) is DistributedArray else x for x in operands]
+        return eval_trace.process(primitive, tuple(gathered_operands), params)
     is_program = primitive.execute is not None  # a single op does not warn
     outs = run(_program(primitive, operands, params), operands, warns=is_program)
     return outs if primitive.multiple_results else outs[0]

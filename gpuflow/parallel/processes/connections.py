@@ -32,11 +32,11 @@ class Listener:
     addresses: dict[str, Any]
 
     def sockets(self) -> list[socket.socket]:
-        return [door for door in (self.near, self.far) if door is not None]
+        return [listening for listening in (self.near, self.far) if listening is not None]
 
     def close(self) -> None:
-        for door in self.sockets():
-            door.close()
+        for listening in self.sockets():
+            listening.close()
 
 
 def _machine() -> str:

@@ -171,21 +171,21 @@ def initialize(
         ),
         RuntimeError,
     )
-    said = launcher_variables()
-    cluster = _cluster(arguments, detect(said, cluster_detection_method))
-    gpus = process_gpus(cluster, local_device_ids, visible_gpus(said))
+    environ = launcher_variables()
+    cluster = _cluster(arguments, detect(environ, cluster_detection_method))
+    gpus = process_gpus(cluster, local_device_ids, visible_gpus(environ))
     if gpus is not None:
         choose_gpus(gpus)
     timeout = collective_timeout
     if timeout is None:
-        timeout = variables.read(said, "GPUFLOW_COLLECTIVE_TIMEOUT", 300.0)
+        timeout = variables.read(environ, "GPUFLOW_COLLECTIVE_TIMEOUT", 300.0)
     _state.overlap = overlap_sums
     if cluster.address is None:
         _over_mpi(cluster, timeout)
     else:
         if cluster.rank == 0 and coordinator_bind_address:
             cluster = Cluster(**{**cluster.__dict__, "address": coordinator_bind_address})
-        token = cluster.token or said.get("GPUFLOW_TOKEN", "")
+        token = cluster.token or environ.get("GPUFLOW_TOKEN", "")
         check(
             bool(token) or is_loopback(cluster.address),
             lambda: (

@@ -59,7 +59,7 @@ class Heartbeats:
             connection.settimeout(5.0)
         self._pending = {rank: bytearray() for rank in self._others}
         now = time.monotonic()
-        self._heard = dict.fromkeys(self._others, now)
+        self._last_heard = dict.fromkeys(self._others, now)
         self._left: set[int] = set()  # ranks that left regularly
         self._reason: str | None = None
         self._stopping = threading.Event()
@@ -152,7 +152,7 @@ class Heartbeats:
                 self._left.add(rank)
                 self._fail(rank, "ended without a goodbye (killed, or crashed)")
                 continue
-            self._heard[rank] = time.monotonic()
+            self._last_heard[rank] = time.monotonic()
             self._pending[rank] += data
             try:
                 for message in messages.take_messages(self._pending[rank]):
@@ -195,7 +195,7 @@ class Heartbeats:
             self._tell({"differs": reason}, besides)
 
     def _look_for_silence(self) -> None:
-        for rank, heard in self._heard.items():
+        for rank, heard in self._last_heard.items():
             silent = time.monotonic() - heard
             if rank not in self._left and silent > self._timeout:
                 self._fail(rank, f"has shown no life for {silent:.0f} s (stopped, or out of reach)")

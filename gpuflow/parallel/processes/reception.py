@@ -77,13 +77,13 @@ class Reception:
                     self._admit(number)
                 elif (arrival := self._hear(number)) is not None:
                     return arrival
-            self._send_late_away()
+            self._refuse_late()
         return None
 
     def close(self) -> None:
         """Refuse all callers that are not authenticated."""
         for number in list(self._callers):
-            self._send_away(number, "the group is complete, or has failed")
+            self._refuse(number, "the group is complete, or has failed")
 
     def _ready(self, seconds: float) -> list[int]:
         poll = select.poll()
@@ -103,7 +103,7 @@ class Reception:
                 return
             except OSError as error:  # the caller has ended, or no file descriptors are left
                 if self._callers:
-                    self._send_away(next(iter(self._callers)), str(error))
+                    self._refuse(next(iter(self._callers)), str(error))
                 time.sleep(0.001)
                 return
             caller = _Caller(connection, secrets.token_hex(16), time.monotonic() + CALLER_SECONDS)
@@ -112,9 +112,9 @@ class Reception:
             try:
                 messages.send_message(connection, messages.question(caller.asked))
             except WireError as error:
-                self._send_away(connection.fileno(), str(error))
+                self._refuse(connection.fileno(), str(error))
             if len(self._callers) > self._most:
-                self._send_away(next(iter(self._callers)), "too many called at once")
+                self._refuse(next(iter(self._callers)), "too many called at once")
 
     def _hear(self, number: int) -> tuple[socket.socket, dict[str, Any]] | None:
         """Read from a caller; return its connection and message once they are authenticated."""
@@ -135,19 +135,19 @@ class Reception:
         except BlockingIOError:
             return None
         except (WireError, OSError) as error:
-            self._send_away(number, str(error))
+            self._refuse(number, str(error))
             return None
         del self._callers[number]
         caller.connection.settimeout(CALLER_SECONDS)
         return caller.connection, about
 
-    def _send_late_away(self) -> None:
+    def _refuse_late(self) -> None:
         now = time.monotonic()
         for number, caller in list(self._callers.items()):
             if now > caller.until:
-                self._send_away(number, f"it did not introduce itself within {CALLER_SECONDS:g} s")
+                self._refuse(number, f"it did not introduce itself within {CALLER_SECONDS:g} s")
 
-    def _send_away(self, number: int, why: str) -> None:
+    def _refuse(self, number: int, why: str) -> None:
         caller = self._callers.pop(number)
         self.refused = why
         with suppress(OSError):

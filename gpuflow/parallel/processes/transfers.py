@@ -25,7 +25,7 @@ from gpuflow.base.records import record
 # truncated.
 _TEXT_BYTES = 160
 _HEADER = struct.Struct(f"<4sIQ{_TEXT_BYTES}s")
-_MARK = b"gpfl"
+_MAGIC = b"gpfl"
 _SLICE = 1.0  # seconds between checks for other events while waiting
 VERDICT = 2.0  # seconds to wait for rank 0's report of the first failure, if a connection breaks
 
@@ -51,7 +51,7 @@ class Call:
         header = self.headers.get(count)
         if header is None:
             text = str(self).encode()
-            header = _HEADER.pack(_MARK, zlib.crc32(text), count, text[:_TEXT_BYTES])
+            header = _HEADER.pack(_MAGIC, zlib.crc32(text), count, text[:_TEXT_BYTES])
             self.headers[count] = header
         return header
 
@@ -165,16 +165,16 @@ class Links:
         waiting: list[Receipt | Delivery] = [*deliveries, *receipts]
         deadline = time.monotonic() + self.timeout
         while waiting:
-            moved = False
-            left: list[Receipt | Delivery] = []
+            has_progress = False
+            remaining: list[Receipt | Delivery] = []
             for item in waiting:
                 step = self._send if isinstance(item, Delivery) else self._receive
                 progress, done = step(call, item)  # type: ignore[arg-type]
-                moved = moved or progress
+                has_progress = has_progress or progress
                 if not done:
-                    left.append(item)
-            waiting = left
-            if moved:
+                    remaining.append(item)
+            waiting = remaining
+            if has_progress:
                 deadline = time.monotonic() + self.timeout
             elif waiting:
                 self._wait(call, waiting, deadline)
@@ -219,7 +219,7 @@ class Links:
             return
         mark, _, count, text = _HEADER.unpack(item.header)
         other = "something unknown"
-        if mark == _MARK:
+        if mark == _MAGIC:
             other = text.rstrip(b"\0").decode(errors="replace")
         differs = (
             f"{call} with {len(item.target)} bytes on rank {self.rank} and {other} with {count} "
