@@ -69,9 +69,9 @@ class Compiled:
         driver: Driver,
         others: Iterable[Compiled],
     ) -> None:
-        same_target = next((other for other in others if other.target is self.target), None)
-        if same_target is not None:  # devices of a platform share the plan
-            self.plan, self._values = same_target.plan, same_target._values
+        compiled_for_target = next((other for other in others if other.target is self.target), None)
+        if compiled_for_target is not None:  # devices of a platform share the plan
+            self.plan, self._values = compiled_for_target.plan, compiled_for_target._values
         else:
             with span("builds", "compile a program", equations=len(jaxpr.jaxpr.eqns)):
                 self.plan, self._values = pipeline.compile_plan(

@@ -200,7 +200,7 @@ def _groups(body: Jaxpr, lanes: Shape, first: int, count: int) -> list[_Group]:
         if out not in summed_by:
             continue
         if index >= count:
-            return []  # a slice of each iteration
+            return []  # a stacked result depends on the sum, in each iteration
         carry = body.invars[first + index]
         term = added_term(carry, out, uses)
         if term is None or term not in summed_by:
@@ -256,7 +256,7 @@ def _shape_with_lanes(shape: Shape, lanes: Shape, missing: frozenset[int]) -> tu
 def _wide_body(body: Jaxpr, lanes: Shape, first: int, group: _Group) -> Jaxpr | None:
     """The body with a partial sum for each lane; None if terms are not linear in the sums."""
     totals, sums = group.totals, group.sums
-    sum_outputs = [total.eqn.outputs[0] for total in sums]
+    sum_outputs = [lane_sum.eqn.outputs[0] for lane_sum in sums]
     dependent: set[Atom] = set(sum_outputs)
     chain: list[Eqn] = []
     independent: list[Eqn] = []
@@ -275,7 +275,7 @@ def _wide_body(body: Jaxpr, lanes: Shape, first: int, group: _Group) -> Jaxpr | 
     program = program.replace(invars=(*others, *sum_outputs))
     if not _is_linear(program, len(others)):
         return None
-    factors = [atom for total in sums for atom in total.eqn.inputs]
+    factors = [atom for lane_sum in sums for atom in lane_sum.eqn.inputs]
     carries = [body.invars[first + total.index] for total in totals]
     partial_sums = [Var(_partial_sum_type(v.aval, t.shape)) for v, t in safe_zip(carries, totals)]
     step = _step(ClosedJaxpr(program), lanes, group, len(others))
@@ -298,21 +298,21 @@ def _step(program: ClosedJaxpr, lanes: Shape, group: _Group, num_others: int) ->
         group: the carries and sums.
         num_others: the number of inputs that do not depend on summed lanes.
     """
-    factors = [dims for total in group.sums for dims in total.dims]
+    factors = [dims for lane_sum in group.sums for dims in lane_sum.dims]
     lane_ids = sorted(factors[0])
 
     def of_one_lane(*values: Any) -> list[Any]:
         """The terms of one lane: applied to one lane, a sum's equation gives its summand."""
         remaining = iter(values[num_others:])
         points = []
-        for total in group.sums:
+        for lane_sum in group.sums:
             operands = []
-            for dims in total.dims:
+            for dims in lane_sum.dims:
                 operand = next(remaining)
                 for d in sorted(dims.values()):
                     operand = insert_axis(operand, d)
                 operands.append(operand)
-            points.append(total.eqn.primitive.bind(*operands, **total.eqn.params))
+            points.append(lane_sum.eqn.primitive.bind(*operands, **lane_sum.eqn.params))
         return program(*values[:num_others], *points)
 
     def step(*values: Any) -> list[Any]:

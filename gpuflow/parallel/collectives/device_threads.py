@@ -77,12 +77,12 @@ def for_each(devices: Sequence[Device], work: Work) -> None:
     finished: SimpleQueue[BaseException | None] = SimpleQueue()
     blocks = config.blocks()
     try:
-        for number, device in enumerate(devices):
+        for index, device in enumerate(devices):
             thread = _threads.get(device)
             if thread is None:
                 thread = _threads[device] = _DeviceThread(device)
             used.append(thread)
-            thread.tasks.put(_Task(work, number, copy_context(), blocks, finished))
+            thread.tasks.put(_Task(work, index, copy_context(), blocks, finished))
         raised = [finished.get() for _ in devices]
     except BaseException:
         for device in devices:

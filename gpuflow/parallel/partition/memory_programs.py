@@ -73,9 +73,9 @@ def run_local(
     data = [[operand.arrays[k].data for operand in operands] for k in range(len(devices))]
 
     def run(device: Device) -> list[Array]:
-        number = devices.index(device)
-        local_operands = [operand.arrays[number] for operand in operands]
-        return executable.run(data[number], local_operands, device)
+        shard_index = devices.index(device)
+        local_operands = [operand.arrays[shard_index] for operand in operands]
+        return executable.run(data[shard_index], local_operands, device)
 
     for device in devices:
         executable.compiled(device)

@@ -142,8 +142,8 @@ class Heartbeats:
         if not ranks:
             self._stopping.wait(seconds)
             return
-        for number, _ in poll.poll(1000 * seconds):
-            rank = ranks[number]
+        for fd, _ in poll.poll(1000 * seconds):
+            rank = ranks[fd]
             try:
                 data = self._others[rank].recv(1 << 16)
             except OSError:

@@ -72,29 +72,29 @@ class Reception:
             None at the deadline, or if the listening sockets are closed.
         """
         while self._doors and (now := time.monotonic()) < deadline:
-            for number in self._ready(min(_SLICE, deadline - now)):
-                if number in self._doors:
-                    self._admit(number)
-                elif (arrival := self._hear(number)) is not None:
+            for fd in self._ready(min(_SLICE, deadline - now)):
+                if fd in self._doors:
+                    self._admit(fd)
+                elif (arrival := self._hear(fd)) is not None:
                     return arrival
             self._refuse_late()
         return None
 
     def close(self) -> None:
         """Refuse all callers that are not authenticated."""
-        for number in list(self._callers):
-            self._refuse(number, "the group is complete, or has failed")
+        for fd in list(self._callers):
+            self._refuse(fd, "the group is complete, or has failed")
 
     def _ready(self, seconds: float) -> list[int]:
         poll = select.poll()
-        for number in (*self._doors, *self._callers):
-            poll.register(number, select.POLLIN)
-        return [number for number, _ in poll.poll(1000 * seconds)]
+        for fd in (*self._doors, *self._callers):
+            poll.register(fd, select.POLLIN)
+        return [fd for fd, _ in poll.poll(1000 * seconds)]
 
-    def _admit(self, number: int) -> None:
-        door = self._doors[number]
-        if door.fileno() != number:
-            del self._doors[number]
+    def _admit(self, fd: int) -> None:
+        door = self._doors[fd]
+        if door.fileno() != fd:
+            del self._doors[fd]
             return
         for _ in range(_AT_ONCE):
             try:
@@ -116,9 +116,9 @@ class Reception:
             if len(self._callers) > self._most:
                 self._refuse(next(iter(self._callers)), "too many called at once")
 
-    def _hear(self, number: int) -> tuple[socket.socket, dict[str, Any]] | None:
+    def _hear(self, fd: int) -> tuple[socket.socket, dict[str, Any]] | None:
         """Read from a caller; return its connection and message once they are authenticated."""
-        caller = self._callers.get(number)
+        caller = self._callers.get(fd)
         if caller is None:  # refused since the poll
             return None
         try:
@@ -135,20 +135,20 @@ class Reception:
         except BlockingIOError:
             return None
         except (WireError, OSError) as error:
-            self._refuse(number, str(error))
+            self._refuse(fd, str(error))
             return None
-        del self._callers[number]
+        del self._callers[fd]
         caller.connection.settimeout(CALLER_SECONDS)
         return caller.connection, about
 
     def _refuse_late(self) -> None:
         now = time.monotonic()
-        for number, caller in list(self._callers.items()):
+        for fd, caller in list(self._callers.items()):
             if now > caller.until:
-                self._refuse(number, f"it did not introduce itself within {CALLER_SECONDS:g} s")
+                self._refuse(fd, f"it did not introduce itself within {CALLER_SECONDS:g} s")
 
-    def _refuse(self, number: int, why: str) -> None:
-        caller = self._callers.pop(number)
+    def _refuse(self, fd: int, why: str) -> None:
+        caller = self._callers.pop(fd)
         self.refused = why
         with suppress(OSError):
             messages.refuse(caller.connection, why)

@@ -63,13 +63,13 @@ def join(
     listener: Listener | None = None
     try:
         if rank == 0:
-            door = messages.listen(host, port, max(size, 128))
+            listening = messages.listen(host, port, max(size, 128))
             try:
                 listener = listen_for_peers(host)
                 about = {"rank": 0, "devices": devices, "places": listener.addresses}
-                members, table = _gather(door, about, size, token, deadline, address)
+                members, table = _gather(listening, about, size, token, deadline, address)
             finally:
-                door.close()
+                listening.close()
             control = None
         else:
             control, listener, table = _report(
@@ -88,7 +88,7 @@ def join(
 
 
 def _gather(
-    door: socket.socket,
+    listening: socket.socket,
     about: dict[str, Any],
     size: int,
     token: str,
@@ -98,7 +98,7 @@ def _gather(
     """Wait until all ranks have reported, and send the table of all entries to each."""
     members: dict[int, socket.socket] = {}
     entries = {0: about}
-    reception = Reception([door], token, max(MOST_CALLERS, 2 * size))
+    reception = Reception([listening], token, max(MOST_CALLERS, 2 * size))
     try:
         while len(entries) < size:
             arrival = reception.next(deadline)

@@ -249,13 +249,13 @@ class Links:
         poll = select.poll()
         events: dict[int, int] = {}
         for item in waiting:
-            number = self._socket(call, item.peer).fileno()
+            fd = self._socket(call, item.peer).fileno()
             mask = select.POLLOUT if isinstance(item, Delivery) else select.POLLIN
-            events[number] = events.get(number, 0) | mask
-        for number, mask in events.items():
-            if number < 0:
+            events[fd] = events.get(fd, 0) | mask
+        for fd, mask in events.items():
+            if fd < 0:
                 self._lost(call, waiting[0].peer)
-            poll.register(number, mask)
+            poll.register(fd, mask)
         while not poll.poll(1000 * min(_SLICE, max(0.0, deadline - time.monotonic()))):
             if self._failure is not None:
                 self._lost(call, waiting[0].peer)
