@@ -89,8 +89,8 @@ class Entry:
         """Run a program without refs, and return the tree of results.
 
         Args:
-            arrays: the data of the operands; the list is cleared, so that donation can free them.
-            operands: the Arrays.
+            arrays: the data of each operand, in a list that the callee may modify.
+            operands: the Arrays, of which donated ones are deleted.
         """
         return self.build(self.outputs(self.executable, arrays, operands))
 

@@ -1,4 +1,4 @@
-"""Placement of arrays on devices: ``device_put``, resharding, and arrays made from shards."""
+"""Placement of arrays on devices and shardings, resharding, and arrays made from shards."""
 
 from __future__ import annotations
 

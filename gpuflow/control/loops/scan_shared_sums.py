@@ -1,4 +1,4 @@
-"""Privatize sums over lanes in a scan: one partial sum per lane in the loop, one sum after it.
+"""Privatization of sums over lanes in a scan: a partial sum per lane in the loop, one sum after.
 
 A lane is an element of a batch whose loops run independently. The cotangent of an unmapped
 parameter is a carry that sums over lanes, so the loop could not run per lane. With a partial sum

@@ -191,7 +191,7 @@ class NcclCommunicator:
             out[...] = converted
         return out
 
-    def _give(self, data: Any, op: str, out: Any) -> _Sum:
+    def _start_sum(self, data: Any, op: str, out: Any) -> _Sum:
         """Start an all-reduce; no stream waits for it yet."""
         array = self._contiguous(data)
         working, count, kind = self._working(array, op)
@@ -210,13 +210,13 @@ class NcclCommunicator:
         return self._finished(pending.result, pending.array, pending.out)
 
     def all_reduce(self, data: Any, op: str, out: Any = None) -> Any:
-        return self._finish_sum(self._give(data, op, out))
+        return self._finish_sum(self._start_sum(data, op, out))
 
     def begin(self, data: Any, op: str, out: Any) -> None:
         if not self._is_watched:
             self._is_watched = True
             watch(self)
-        self._started[out.data.ptr] = self._give(data, op, out)
+        self._started[out.data.ptr] = self._start_sum(data, op, out)
 
     def end(self, out: Any) -> None:
         pending = self._started.pop(out.data.ptr, None)
