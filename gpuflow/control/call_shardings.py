@@ -1,4 +1,4 @@
-"""Shardings of jitted calls: those of ``in_shardings`` and ``out_shardings``."""
+"""``in_shardings`` and ``out_shardings`` of ``jit``: conversion, checks, and constraints."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from gpuflow.runtime.array import Array
 
 
 def sharding_of(requested: Any) -> Sharding | None:
-    """The sharding that a user gave; a PartitionSpec refers to the mesh of ``set_mesh``.
+    """Convert a requested sharding; a PartitionSpec refers to the mesh of ``set_mesh``.
 
     Raises:
         TypeError: if it is not a sharding.
@@ -30,10 +30,10 @@ def sharding_of(requested: Any) -> Sharding | None:
 
 
 def check_requested(name: str, value: Any, requested: Sharding) -> None:
-    """Check that an array that was put on devices has the sharding of ``in_shardings``.
+    """Check that a committed or sharded array has the sharding of ``in_shardings``.
 
     Raises:
-        ValueError: if it has another one.
+        ValueError: if it has another sharding.
     """
     if not isinstance(value, Array) or isinstance(value, Tracer):
         return
@@ -48,7 +48,7 @@ def check_requested(name: str, value: Any, requested: Sharding) -> None:
 
 
 def constrained(values: Sequence[Any], requested: Sequence[Sharding | None]) -> list[Any]:
-    """Traced values with constraints to these shardings.
+    """Bind sharding constraints on traced values, where shardings are requested.
 
     Raises:
         ValueError: if a sharding does not divide its value.

@@ -1,4 +1,4 @@
-"""The public checkpoint function, and the text of its residuals."""
+"""The public function ``checkpoint``, and ``print_saved_residuals``."""
 
 from __future__ import annotations
 
@@ -87,11 +87,11 @@ def checkpoint(
     prevents_merging = prevent_cse
     if not isinstance(prevent_cse, bool):
         prevents_merging = any(as_items("checkpoint", "prevent_cse", prevent_cse))
-    return _named(_Checkpoint(fun, prevents_merging, _hashable(policy), argnums, names), fun)
+    return _as_function(_Checkpoint(fun, prevents_merging, _hashable(policy), argnums, names), fun)
 
 
-def _named(call: _Checkpoint, fun: Callable[..., Any]) -> Any:
-    """``call`` as a plain function, so that it can be a method."""
+def _as_function(call: _Checkpoint, fun: Callable[..., Any]) -> Any:
+    """Wrap the call as a plain function, which can also be a method."""
 
     def checkpointed(*args: Any, **kwargs: Any) -> Any:
         return call(*args, **kwargs)
@@ -115,7 +115,10 @@ def _hashable(policy: Any) -> Any:
 
 
 class _Checkpoint:
-    """The call of a checkpointed function; for each set of static arguments one function."""
+    """A checkpointed function; it caches one function object per set of static arguments.
+
+    Traces are cached by function object, so each static argument needs its own.
+    """
 
     def __init__(
         self,
@@ -164,10 +167,10 @@ class _Checkpoint:
     def _function(
         self, args: tuple[Any, ...], kwargs: dict[str, Any], static: frozenset[int]
     ) -> Callable[..., Any]:
-        """``fun`` of ``(dynamic arguments, dynamic keyword arguments)``."""
+        """``fun`` as a function of ``(dynamic arguments, dynamic keyword arguments)``."""
         fixed = {k: args[k] for k in static}
         fixed_names = {key: value for key, value in kwargs.items() if key in self.names}
-        count = len(args)  # the function outlives the call, whose arguments must not
+        count = len(args)  # the cached function must not keep ``args`` alive
         key = (
             count,
             tuple((k, type(v), v) for k, v in sorted(fixed.items())),
@@ -181,7 +184,7 @@ class _Checkpoint:
 
         try:
             return self._functions.setdefault(key, function)
-        except TypeError:  # a static argument that cannot be hashed: traced again for each call
+        except TypeError:  # a static argument cannot be hashed: each call traces again
             return function
 
     def _check_leaves(
@@ -208,7 +211,7 @@ class _Checkpoint:
 
 
 def saved_residuals(fun: Callable[..., Any], *args: Any, **kwargs: Any) -> list[str]:
-    """One text for each array that reverse mode of ``fun`` would store at these arguments."""
+    """Describe each array that reverse mode of ``fun`` would store at these arguments."""
     leaves, in_tree = tree.flatten((args, kwargs))
     avals = [aval_of(leaf) for leaf in leaves]
     nonzeros = [aval.tangent().dtype == aval.dtype for aval in avals]

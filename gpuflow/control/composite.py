@@ -1,10 +1,10 @@
-"""Public functions made of several ops: called eagerly, such a function runs as one program.
+"""``@composite``: a public function of several ops that runs as one program if called eagerly.
 
     @composite
     def median(a: Any, axis: Axes = None, ...): ...
 
-Under a trace it is the function itself, whose ops join the program that is traced. See
-docs/design/0035-composites.md.
+Under a trace the function itself runs, and its ops are recorded.
+See docs/design/0035-composites.md.
 """
 
 from __future__ import annotations
@@ -32,17 +32,17 @@ from gpuflow.runtime.scalars import SCALAR_TYPES, array_of
 P = ParamSpec("P")
 T = TypeVar("T")
 
-# Programs of one function; items of a list, as a program of a thousand items takes longer to build
-# than to run op by op. Deeper lists are not traced either.
+# Limits: programs of one function, items of a list argument, nesting of lists. Building a program
+# of a thousand items takes longer than running it op by op.
 _MOST_PROGRAMS, _MOST_ITEMS, _MOST_DEPTH = 1024, 64, 16
-_NUMERIC_TYPES = SCALAR_TYPES - {bool}  # which only choose
-# One of these is in the annotation of parameters that take arrays: a scalar there is an operand.
+_NUMERIC_TYPES = SCALAR_TYPES - {bool}  # a bool is an option, never an operand
+# A scalar is an operand if the annotation of its parameter contains one of these names.
 _OPERANDS = frozenset(["Any", "ArrayLike", "ArraysLike"])
 # Cached instead of a program for calls that cannot be traced.
 _UNTRACEABLE = "untraceable"
 
 
-_all: list[_Programs] = []  # functions of modules, which stay
+_all: list[_Programs] = []  # composites are module-level functions: they are never collected
 
 
 class _NotTraced(Exception):
@@ -50,16 +50,17 @@ class _NotTraced(Exception):
 
 
 def composite(function: Callable[P, T]) -> Callable[P, T]:
-    """Let a function of arrays run as one program where it is called with values.
+    """Decorate a function of arrays that eager calls run as one program.
 
     Args:
-        function: must depend on its arguments alone. Numbers for parameters annotated ``ArrayLike``
-            or ``ArraysLike``, or ``Any``, perhaps among others, are operands, so that a new value
-            needs no new program, unless the function cannot be traced with them.
+        function: it must depend on its arguments alone. A scalar is an operand if its parameter's
+            annotation contains ``ArrayLike``, ``ArraysLike`` or ``Any``. A new value then needs no
+            new program, unless the function cannot be traced with an operand in this position.
 
     Returns:
-        The function. It runs op by op where it is traced itself, where ops are checked one by one,
-        for arguments that are not arrays, numbers or options, and if it needs the values of arrays.
+        The decorated function. It runs op by op under a trace, with ``disable_jit``,
+        ``debug_nans`` or ``debug_infs``. It also does for arguments of other types than arrays,
+        scalars and options, and if it needs the values of arrays.
     """
     run = _Programs(function).run
 
@@ -83,16 +84,16 @@ def forget_composites() -> None:
 
 
 class _Programs:
-    """The programs of one function, by the non-operand arguments of its calls."""
+    """The programs of one composite, keyed by the types of operands and the other arguments."""
 
     def __init__(self, function: Callable[..., Any]) -> None:
         self._function = function
-        self._plain: Settings | None = None  # settings under which programs run
+        self._last_settings: Settings | None = None  # settings under which programs run
         self._known: Recent[Hashable, _Program | str] = Recent(_MOST_PROGRAMS)
         _all.append(self)
 
     @cached_property
-    def _numeric(self) -> frozenset[str | int]:
+    def _operand_parameters(self) -> frozenset[str | int]:
         """The parameters whose scalars are operands, by name and by position."""
         code = self._function.__code__
         names = code.co_varnames[: code.co_argcount + code.co_kwonlyargcount]
@@ -105,13 +106,16 @@ class _Programs:
         self._known.clear()
 
     def run(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
-        """Call the function."""
+        """Run the program of these arguments; without one, call the function.
+
+        Scalars are operands in the first attempt, and constants in the second.
+        """
         settings = config.trace_context()
-        if settings is not self._plain:
+        if settings is not self._last_settings:
             if settings.disable_jit or settings.debug_nans or settings.debug_infs:
                 return self._function(*args, **kwargs)
-            self._plain = settings
-        for numeric in (self._numeric, frozenset()):
+            self._last_settings = settings
+        for numeric in (self._operand_parameters, frozenset()):
             operands: list[Any] = []
             try:
                 key = _key(args, kwargs, numeric, operands)
@@ -133,11 +137,11 @@ class _Programs:
         numeric: Container[str | int],
         operands: list[Any],
     ) -> _Program | str:
-        """The program of such calls, or ``_UNTRACEABLE``."""
+        """The program of calls with this key, or ``_UNTRACEABLE``."""
         function = self._function
-        # Without what the first call has for operands.
-        shapes = [_without(arg, k in numeric) for k, arg in enumerate(args)]
-        named = {name: _without(arg, name in numeric) for name, arg in kwargs.items()}
+        # Arguments with placeholders for operands: the program must not keep those alive.
+        shapes = [_with_placeholders(arg, k in numeric) for k, arg in enumerate(args)]
+        named = {name: _with_placeholders(arg, name in numeric) for name, arg in kwargs.items()}
 
         def program(*operands: Any) -> Any:
             remaining = iter(operands)
@@ -158,11 +162,11 @@ class _Program:
 
     def __init__(self, jitted: JitFunction[..., Any]) -> None:
         self._jitted = jitted
-        # The settings of the last call, and its entry.
+        # The settings of the last call, and the Entry for them.
         self._last: tuple[Settings, Entry] | None = None
 
     def run(self, settings: Settings, operands: list[Any]) -> Any:
-        """Run it; the types of operands are known already."""
+        """Run the program; the operands must have the types for which it was traced."""
         last = self._last
         if last is None or last[0] is not settings:
             out = self._jitted(*operands)
@@ -173,7 +177,7 @@ class _Program:
         leaves = [*entry.consts, *operands] if entry.consts else operands
         try:
             arrays = [leaf._data for leaf in leaves]
-        except AttributeError:  # NumPy's arrays, or deleted ones
+        except AttributeError:  # NumPy arrays, or deleted Arrays
             counted = entry.counted(leaves) if in_use.several else None
             return entry.build(entry.executable(leaves, counted))
         return entry.run(arrays, leaves)
@@ -183,7 +187,7 @@ class _Operand:
     """Placeholder of an operand in the arguments of a program."""
 
 
-_HERE = _Operand()
+_PLACEHOLDER = _Operand()
 
 
 def _key(
@@ -192,12 +196,12 @@ def _key(
     numeric: Container[str | int],
     operands: list[Any],
 ) -> Hashable:
-    """The non-operand arguments of a call; operands are appended to a list.
+    """The key of a call: avals of operands and all other arguments. Appends to ``operands``.
 
     Raises:
-        _UnfitError: an argument that no program takes.
+        _NotTraced: if no program takes an argument.
     """
-    key: list[Hashable] = [len(args)]  # a string may be the name of a parameter
+    key: list[Hashable] = [len(args)]  # separates positional strings from keyword names
     for k, arg in enumerate(args):
         if type(arg) is Array:  # as in _key_of
             operands.append(arg)
@@ -223,9 +227,9 @@ def _key_of(value: Any, is_numeric: bool, operands: list[Any], depth: int = 0) -
             array = array_of(value)
             operands.append(array)
             return array.aval
-        # 1, 1.0 and True are equal, as are 0.0 and -0.0; nan is not even equal to itself.
+        # The type and repr distinguish 1, 1.0 and True, and 0.0 and -0.0; nan must equal itself.
         return kind, value if kind is int else repr(value)
-    if kind is tuple or kind is list or _is_named(kind):
+    if kind is tuple or kind is list or _is_namedtuple(kind):
         if len(value) > _MOST_ITEMS or depth > _MOST_DEPTH:
             raise _NotTraced(kind)
         return kind, *[_key_of(item, is_numeric, operands, depth + 1) for item in value]
@@ -237,29 +241,29 @@ def _key_of(value: Any, is_numeric: bool, operands: list[Any], depth: int = 0) -
     raise _NotTraced(kind)
 
 
-def _without(value: Any, is_numeric: bool) -> Any:
+def _with_placeholders(value: Any, is_numeric: bool) -> Any:
     kind = type(value)
     if kind is Array or kind is np.ndarray or isinstance(value, np.generic):
-        return _HERE
+        return _PLACEHOLDER
     if is_numeric and kind in _NUMERIC_TYPES:
-        return _HERE
-    if kind is tuple or kind is list or _is_named(kind):
-        return _rebuilt(kind, [_without(item, is_numeric) for item in value])
+        return _PLACEHOLDER
+    if kind is tuple or kind is list or _is_namedtuple(kind):
+        return _rebuilt(kind, [_with_placeholders(item, is_numeric) for item in value])
     return value
 
 
 def _filled(shape: Any, operands: Iterator[Any]) -> Any:
-    if shape is _HERE:
+    if shape is _PLACEHOLDER:
         return next(operands)
     kind = type(shape)
-    if kind is tuple or kind is list or _is_named(kind):
+    if kind is tuple or kind is list or _is_namedtuple(kind):
         return _rebuilt(kind, [_filled(item, operands) for item in shape])
     return shape
 
 
-def _is_named(kind: type) -> bool:
+def _is_namedtuple(kind: type) -> bool:
     return issubclass(kind, tuple) and hasattr(kind, "_make")
 
 
 def _rebuilt(kind: Any, items: list[Any]) -> Any:
-    return kind._make(items) if _is_named(kind) else kind(items)
+    return kind._make(items) if _is_namedtuple(kind) else kind(items)

@@ -1,4 +1,8 @@
-"""A traced signature of a jitted function: its program, and the calling convention."""
+"""A traced signature of a jitted function: its program, and the calling convention.
+
+An Entry runs the program for plain Arrays. A Placement runs it for Arrays with shardings whose
+shards are all in one memory.
+"""
 
 from __future__ import annotations
 
@@ -29,6 +33,16 @@ class Entry:
     """A traced signature: the program, its hidden operands, and the options.
 
     The program is ``(*consts, *closed-over refs, *arguments) -> (*results, *new values of refs)``.
+
+    Attributes:
+        jaxpr: the program, without constants.
+        consts: captured values, the first operands.
+        out_tree: structure of the results.
+        donated: a flag for each operand.
+        refs: the refs that the function reads and writes; None if there are none.
+        asks: whether the program, or an option of ``jit``, requests shardings.
+        build_seconds: the time spent compiling so far, in a list that the Executable updates.
+        placed_keys: keys in Forms whose value is a Placement of this entry.
     """
 
     jaxpr: ClosedJaxpr
@@ -36,14 +50,11 @@ class Entry:
     out_tree: tree.TreeDef
     donated: tuple[bool, ...]
     refs: RefUse | None = None
-    # Whether the program, or the options of its function, ask for shardings.
     asks: bool = False
-    # The seconds that compiling the program took, so far.
     build_seconds: list[float] = field(default_factory=lambda: [0.0])
     _executable: Executable | None = None
     _build: Build | None = None
     _shardings: dict[Any, list[Any] | None] = field(default_factory=dict)
-    # The keys of a Form whose value is a Placement of this entry.
     placed_keys: list[tuple[Any, ...]] = field(default_factory=list)
 
     @property
@@ -52,7 +63,13 @@ class Entry:
         return len(self.consts) + (0 if self.refs is None else len(self.refs.closed))
 
     def operands(self, name: str, leaves: Sequence[Any], runs: bool = False) -> list[Any]:
-        """The operands of the program for arguments; ``runs``: for ``executable``."""
+        """The operands of the program for the leaves of the arguments.
+
+        Args:
+            name: the op in error messages.
+            leaves: the leaves of the dynamic arguments; they may be refs.
+            runs: whether ``executable`` gets the operands. It may reuse the arrays of refs.
+        """
         use = self.refs
         if use is None:
             return [*self.consts, *leaves]
@@ -69,7 +86,12 @@ class Entry:
         return [*self.consts, *values]
 
     def run(self, arrays: list[Any], operands: Sequence[Any]) -> Any:
-        """The results of a program without refs, for Arrays and their data, which is forgotten."""
+        """Run a program without refs, and return the tree of results.
+
+        Args:
+            arrays: the data of each operand, in a list that the callee may modify.
+            operands: the Arrays, of which donated ones are deleted.
+        """
         return self.build(self.outputs(self.executable, arrays, operands))
 
     def outputs(
@@ -79,7 +101,7 @@ class Entry:
         if in_use.several:
             device, data = on_common_device("jit", operands, arrays, self.counted(operands))
             if data is not arrays:
-                # The caller's list would hold what is donated.
+                # The caller's list must not keep donated arrays alive.
                 arrays[:] = data
             del data
         else:
@@ -87,7 +109,7 @@ class Entry:
         return executable.run(arrays, operands, device)
 
     def counted(self, operands: Sequence[Any]) -> list[Any]:
-        """The operands that determine where the program runs: the arguments that it reads."""
+        """The operands that determine the device of the call: arguments that the program reads."""
 
         def read() -> list[int]:
             program = self.jaxpr.jaxpr
@@ -99,7 +121,7 @@ class Entry:
         return [operands[k] for k in self.jaxpr.jaxpr.memo(("counted", len(self.consts)), read)]
 
     def results(self, leaves: Sequence[Any], outs: list[Any], ran: bool = False) -> list[Any]:
-        """Return the results from the outputs of the program; other outputs go into refs."""
+        """Return the results among the outputs of the program, and store the others in refs."""
         if self.refs is None:
             return outs
         count = self.out_tree.num_leaves
@@ -108,7 +130,7 @@ class Entry:
         return outs
 
     def shardings(self, operand_shardings: tuple[Sharding | None, ...]) -> list[Any] | None:
-        """The shardings of the outputs for those of all operands; None if they are plain."""
+        """Propagate shardings from all operands to the outputs; None if no output has one."""
         if operand_shardings not in self._shardings:
             shardings = result_shardings(self.jaxpr.jaxpr, operand_shardings)
             self._shardings[operand_shardings] = shardings
@@ -116,17 +138,17 @@ class Entry:
 
     @property
     def build(self) -> Build:
-        """Makes the tree of results from a list of its leaves."""
+        """A function from a list of leaves to the tree of results."""
         if self._build is None:
             self._build = builder(self.out_tree)
         return self._build
 
     @property
     def executable(self) -> Executable:
-        """The compiled program, made at first use: a jit inside another is never compiled.
+        """The compiled program, created at first use: a jit inside another is never compiled.
 
-        It may reuse the memory of the arrays in refs that it writes, unless it may fail: then
-        their old values must be preserved.
+        The program may write into the arrays of refs that it updates. If it may fail, it must
+        preserve the old values, so these arrays are not donated.
         """
         if self._executable is None:
             settings, donated = config.trace_context(), list(self.donated)
@@ -141,13 +163,13 @@ class Entry:
 
 @record(eq=False)
 class Placement:
-    """A traced signature whose operands have certain shardings, all in one memory.
+    """A traced signature for operands of certain shardings, all in one memory.
 
     Attributes:
-        entry: the signature.
-        executable: its program.
-        consts: those of the entry.
-        build: makes the tree of results, with their shardings, from the outputs.
+        entry: the traced signature.
+        executable: the compiled program of the entry.
+        consts: captured values, the first operands.
+        build: from the outputs to the tree of results, with their shardings.
     """
 
     entry: Entry
@@ -156,13 +178,14 @@ class Placement:
     build: Build
 
     def run(self, operands: Sequence[Any]) -> tuple[Any] | None:
-        """The results in a tuple.
+        """Run the program, and return a tuple whose only element is the tree of results.
 
         Args:
             operands: Arrays with and without shardings.
 
         Returns:
-            None: one was deleted, or was put on devices that have to be compared.
+            None if an operand is deleted, or is committed to a device: the slow path must then
+            check that all devices agree.
         """
         entry, executable = self.entry, self.executable
         if in_use.several and any(type(x) is Array and x.device.is_committed for x in operands):
@@ -177,10 +200,13 @@ class Placement:
 
 
 def placement(entry: Entry, shardings: Sequence[Sharding | None]) -> Placement:
-    """A Placement whose results have these shardings, which divide them; None for plain ones."""
-    made = {
+    """A Placement whose results have these shardings; None for a plain Array.
+
+    The shardings must divide the shapes of the results.
+    """
+    constructors = {
         k: (ShardedArray, sharding, type_key(aval, sharding))
         for k, (aval, sharding) in enumerate(safe_zip(entry.jaxpr.out_avals, shardings))
         if sharding is not None and not isinstance(sharding, SingleDeviceSharding)
     }
-    return Placement(entry, entry.executable, entry.consts, builder(entry.out_tree, made))
+    return Placement(entry, entry.executable, entry.consts, builder(entry.out_tree, constructors))

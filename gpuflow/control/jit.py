@@ -1,7 +1,8 @@
-"""jit: trace once for each signature, then run a compiled plan.
+"""``jit_p``, the primitive of a call of a jitted function, and its rules.
 
-``jit_p`` holds a jaxpr without constants: captured arrays are leading, hidden operands. Its rules
-map jaxprs to jaxprs and bind ``jit_p`` again; only ``execute`` calls the compiler.
+``jit_p`` holds a jaxpr without constants: captured arrays are leading operands, called hidden
+because the user does not pass them. The rules map jaxprs to jaxprs and bind ``jit_p`` again; only
+``execute`` calls the compiler. ``jit_function`` has the object that users call.
 """
 
 from __future__ import annotations
@@ -30,7 +31,7 @@ def close_over(
 
 
 def bind_program(jaxpr: ClosedJaxpr, name: str, operands: Sequence[Any]) -> list[Any]:
-    """Bind a derived program; its constants become hidden operands."""
+    """Bind a derived program as one equation; its constants become hidden operands."""
     consts, params = close_over(jaxpr.jaxpr, jaxpr.consts, name, donated=(), inline=False)
     return jit_p.bind(*consts, *operands, **params)
 
@@ -122,5 +123,5 @@ jit_p = register(
 
 
 def operand_avals(operands: Sequence[Any]) -> tuple[ShapedArray, ...]:
-    """The avals of operands, as a jit key."""
+    """The avals of operands, a component of the key of a signature."""
     return tuple([aval_of(operand) for operand in operands])

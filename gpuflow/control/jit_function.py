@@ -1,4 +1,9 @@
-"""The function object that ``jit`` returns: signatures, the call cache, donation, lowering."""
+"""``JitFunction``, the callable that ``jit`` returns: call cache, tracing, donation, shardings.
+
+Fast path of a call: a Form reads leaves and key of a known pytree, and an Entry or Placement runs.
+Slow path: ``_find`` flattens the arguments, looks up the signature, and traces if it is new. Inside
+another trace, the program is bound as a ``jit_p`` equation instead of being run.
+"""
 
 from __future__ import annotations
 
@@ -54,10 +59,10 @@ class _Arguments:
     """The arguments of a call that is traced.
 
     Attributes:
-        args, kwargs: as they were passed.
-        dynamic, dynamic_kwargs: those that are not static.
-        avals: the types of the leaves of the dynamic ones.
-        treedef: the structure of the dynamic ones.
+        args, kwargs: all arguments, as the caller passed them.
+        dynamic, dynamic_kwargs: the arguments that are not static.
+        avals: the types of the leaves of the dynamic arguments.
+        treedef: the structure of ``(dynamic, dynamic_kwargs)``.
     """
 
     args: tuple[Any, ...]
@@ -77,15 +82,15 @@ def clear_functions() -> None:
 
 def _all_functions() -> list[JitFunction[..., Any]]:
     while True:
-        with suppress(RuntimeError):  # another thread has just made one
+        with suppress(RuntimeError):  # another thread has just created a jitted function
             return list(_functions)
 
 
 class _SignatureOf:
-    """The signature of the jitted function, also for callers that ignore ``__wrapped__``.
+    """Descriptor of ``__signature__``, for callers of ``inspect`` that ignore ``__wrapped__``.
 
-    It is stored: ``inspect`` reads the attribute twice, which would double the work for each
-    level of ``jit(jit(f))``.
+    The signature is cached: ``inspect`` reads the attribute twice, which would double the work for
+    each level of ``jit(jit(f))``.
     """
 
     def __get__(self, jitted: Any, owner: type) -> inspect.Signature | None:
@@ -114,26 +119,27 @@ class JitFunction(Generic[_P, _T]):
         _functions.add(self)
 
     def __call__(self, *args: _P.args, **kwargs: _P.kwargs) -> _T:
+        """Fast path, or else the slow path; see the module."""
         settings = config.trace_context()
         is_eager = thread_state.trace is eval_trace
         if is_eager:
-            # The common case: arrays in a tree that was seen before.
+            # Fast path: Arrays in a pytree of a known structure. Each break leads to the slow path.
             for form in self._forms:
                 try:
-                    found = form.read(args, kwargs, settings)
-                    if found is None:
+                    lookup = form.read(args, kwargs, settings)
+                    if lookup is None:
                         continue
-                    leaves, key = found
+                    leaves, key = lookup
                     entry = form.entries[key]
                 except (KeyError, TypeError):
-                    break  # new types or static values, or such without a hash
-                except AttributeError:  # other values than Arrays
+                    break  # new types or static values, or a static value without a hash
+                except AttributeError:  # a leaf is not an Array: convert Python scalars
                     try:
                         leaves, key = form.read(args, kwargs, settings, _as_arrays)
                         entry = form.entries[key]
                     except (AttributeError, KeyError, TypeError, OverflowError):
                         break
-                    if entry.executable.donated:  # a cached scalar's array must not be donated
+                    if entry.executable.donated:  # arrays of scalars are cached: never donate them
                         break
                 if entry.consts:
                     leaves = [*entry.consts, *leaves]
@@ -145,7 +151,7 @@ class JitFunction(Generic[_P, _T]):
                 try:
                     arrays = [leaf._data for leaf in leaves]
                 except AttributeError:
-                    break  # a deleted one, or one in several memories
+                    break  # a deleted array, or a distributed one
                 return entry.run(arrays, leaves)
         if settings.disable_jit:
             return self._function(*as_arrays(args), **as_arrays(kwargs))  # type: ignore[call-arg]
@@ -161,11 +167,7 @@ class JitFunction(Generic[_P, _T]):
         return tree.unflatten(entry.out_tree, entry.results(leaves, outs, ran=is_eager))
 
     def short_entry(self, operands: Sequence[Any]) -> Entry | None:
-        """Return the callable for Arrays of such types in the current settings, by position.
-
-        Returns:
-            None: such calls are not short.
-        """
+        """Return the cached Entry for positional Arrays of these types, if the fast path has it."""
         key = (config.trace_context(), *map(aval_of, operands))
         entries = [form.entries.get(key) for form in self._forms]
         return next((entry for entry in entries if type(entry) is Entry), None)
@@ -253,22 +255,22 @@ class JitFunction(Generic[_P, _T]):
         entry: Entry,
         shardings: Sequence[Sharding | None],
     ) -> None:
-        """Cache the entry, and its results' shardings, for the next call with such shardings."""
+        """Cache a Placement, so that the next call with these shardings takes the fast path."""
         settings = config.trace_context()
-        if not self._is_short(entry, settings):
+        if not self._allows_fast_path(entry, settings):
             return
         if not all(type(x) in (Array, ShardedArray, *SCALAR_TYPES) for x in operands):
             return
         for form in self._forms:
-            found = form.read(args, kwargs, settings, _as_arrays)
-            if found is not None:
-                self._signatures.add_placement(form, found[1], placement(entry, shardings))
+            lookup = form.read(args, kwargs, settings, _as_arrays)
+            if lookup is not None:
+                self._signatures.add_placement(form, lookup[1], placement(entry, shardings))
                 return
 
     def _run_in_memories(
         self, entry: Entry, operands: list[Any], operand_shardings: list[Sharding | None]
     ) -> list[Any] | None:
-        """The results of a program that runs in several memories; None if it runs in one."""
+        """Run the program across several memories; return None if one memory is enough."""
         out_shardings: list[Sharding | None] | None = None
         if self._options.out_shardings is not None:
             out_shardings = self._requested_results(entry)
@@ -300,7 +302,7 @@ class JitFunction(Generic[_P, _T]):
         return [*map(sharding_of, requested), *[None] * (len(entry.jaxpr.out_avals) - count)]
 
     def _run(self, entry: Entry, operands: list[Any]) -> list[Any]:
-        """Run the program on the device of the options, or on that of its operands."""
+        """Run the program on the device of the options, or on the device of its operands."""
         device = self._options.device
         if device is not None:
             operands = [device_put(operand, device) for operand in operands]
@@ -343,7 +345,7 @@ class JitFunction(Generic[_P, _T]):
         """Return the operands of the program: captured arrays, and the leaves of arguments.
 
         Raises:
-            ValueError: it uses refs, which change whenever it runs.
+            ValueError: if the function uses refs, which change whenever it runs.
         """
         leaves, entry = self._find(args, kwargs)
         check(
@@ -367,6 +369,7 @@ class JitFunction(Generic[_P, _T]):
         return len(self._signatures)
 
     def _find(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> tuple[list[Any], Entry]:
+        """The leaves of dynamic arguments, and the Entry of their signature, traced if new."""
         if self._has_statics:
             statics, dynamic, dynamic_kwargs = self._split_static(args, kwargs)
         else:
@@ -415,16 +418,16 @@ class JitFunction(Generic[_P, _T]):
         return leaves, entry
 
     def _store(self, key: tuple[Any, ...], entry: Entry) -> None:
-        """Cache the entry for the next call of this signature."""
+        """Cache the entry by signature, and for the fast path if that may run it."""
         treedef, avals, statics, settings = key
-        is_short = self._is_short(entry, settings)
+        is_short = self._allows_fast_path(entry, settings)
         shape = treedef, tuple([where for where, _, _ in statics])
         values = [item for _, kind, value in statics for item in (kind, value)]
         short = (shape, (settings, *avals, *values)) if is_short else None
         self._signatures.add(key, entry, short)
 
-    def _is_short(self, entry: Entry, settings: Settings) -> bool:
-        """Whether calls may run the executable directly; moves and checks need ``_run``."""
+    def _allows_fast_path(self, entry: Entry, settings: Settings) -> bool:
+        """Whether the fast path may run the entry: no checks, refs, device moves, or memories."""
         if settings.debug_nans or settings.debug_infs or settings.debug_key_reuse:
             return False
         if entry.refs is not None or self._options.device is not None:
@@ -436,7 +439,7 @@ class JitFunction(Generic[_P, _T]):
     ) -> tuple[tuple[Any, ...], tuple[Any, ...], dict[str, Any]]:
         options = self._options
         argnums = {k if k >= 0 else k + len(args) for k in options.static_argnums}
-        # Types count: 1, 1.0 and True are equal but make different programs.
+        # The type is part of the key: 1, 1.0 and True are equal but trace to different programs.
         static_args: list[Any] = [(k, args[k]) for k in sorted(argnums) if k < len(args)]
         static_names = [name for name in sorted(kwargs) if name in self._static_names]
         static_args += [(name, kwargs[name]) for name in static_names]
@@ -464,7 +467,7 @@ class JitFunction(Generic[_P, _T]):
     def _trace_logged(
         self, leaves: list[Any], arguments: _Arguments, key: tuple[Any, ...]
     ) -> Entry:
-        """``_trace``, and the compilation of the first call, with both times logged."""
+        """Trace, compile if the call is eager, and log both durations."""
         with log_time("traced", self.name, arguments.avals):
             entry = self._trace(arguments, key)
         if thread_state.trace is eval_trace:
@@ -547,14 +550,14 @@ def _donated_leaves(arg: Any, is_donated: bool) -> list[bool]:
 
 
 def _snapshot(const: Any) -> Any:
-    """A copy of a closed-over NumPy array, which may be written to before the next call."""
+    """Copy a captured NumPy array: the caller may write into it before the next call."""
     if isinstance(const, Array | Tracer):
         return const
     return from_numpy(const, aval_of(const))
 
 
 def _dynamic_positions(count: int, static: tuple[int, ...]) -> list[int]:
-    """Positions in the full argument list of ``count`` dynamic arguments."""
+    """Positions of ``count`` dynamic arguments in the full argument list."""
     positions, position = [], 0
     fixed = {k for k in static if k >= 0}
     while len(positions) < count:

@@ -1,4 +1,4 @@
-"""Messages of jit about its work: ``log_compiles`` and ``explain_cache_misses``."""
+"""Log messages of ``log_compiles`` and ``explain_cache_misses``, and the check ``no_tracing``."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ def _warn(text: str, *arguments: Any) -> None:
 
 @contextmanager
 def log_time(work: str, name: str, avals: Sequence[ShapedArray]) -> Iterator[None]:
-    """Log how long the block took: tracing or compiling a function for arguments of these types."""
+    """Log the duration of a with block that traces or compiles a function for these types."""
     start = perf_counter()
     yield
     took = (perf_counter() - start) * 1e3
@@ -35,10 +35,10 @@ def log_time(work: str, name: str, avals: Sequence[ShapedArray]) -> Iterator[Non
 
 
 def check_may_trace(name: str) -> None:
-    """Refuse to trace where ``no_tracing`` is set.
+    """Check that tracing is allowed.
 
     Raises:
-        RuntimeError: it is.
+        RuntimeError: if ``no_tracing`` is set.
     """
     if config.switches().no_tracing:
         raise RuntimeError(
@@ -53,7 +53,7 @@ def explain_miss(name: str, new: Signature, known: Sequence[Signature]) -> None:
     Args:
         name: name of the function.
         new: the signature of the call.
-        known: those of the programs that exist.
+        known: the cached signatures.
     """
     if not known:
         _warn("no program for %s: it was never called, or is a new function", name)
@@ -79,7 +79,7 @@ def explain_miss(name: str, new: Signature, known: Sequence[Signature]) -> None:
 
 
 def _likeness(one: Signature, other: Signature) -> int:
-    """The number of equal components of two signatures, types of arguments one by one."""
+    """The number of equal components of two signatures; each argument type counts."""
     types = sum(a == b for a, b in zip(one.avals, other.avals, strict=False))
     return types + sum(
         [

@@ -37,26 +37,35 @@ def _names(value: str | Iterable[str] | None) -> tuple[str, ...]:
 
 @record
 class JitOptions:
-    """The options of ``jit``."""
+    """The options of ``jit``; argnums and argnames name the same parameters.
+
+    Attributes:
+        static_argnums, static_argnames: static arguments.
+        donate_argnums, donate_argnames: donated arguments.
+        inline: whether calls in a trace copy the equations instead of binding ``jit_p``.
+        device: the device to run on; None is the device of the operands.
+        in_shardings: tree prefix of shardings; None means the shardings of the operands.
+        out_shardings: tree prefix of shardings; None means that they are propagated.
+    """
 
     static_argnums: tuple[int, ...] = ()
     static_argnames: tuple[str, ...] = ()
     donate_argnums: tuple[int, ...] = ()
     donate_argnames: tuple[str, ...] = ()
     inline: bool = False
-    device: Device | None = None  # the device to run on; None: that of its operands
-    in_shardings: Any = None  # tree prefixes of shardings; None: those of the operands,
-    out_shardings: Any = None  # and what follows from them
+    device: Device | None = None
+    in_shardings: Any = None
+    out_shardings: Any = None
 
 
 VARIADIC = (inspect.Parameter.VAR_POSITIONAL, inspect.Parameter.VAR_KEYWORD)
 
 
 def _complete(function: Callable[..., Any], options: JitOptions) -> JitOptions:
-    """Let argnums and argnames name each other, where the signature is known.
+    """Add the argnames of given argnums and vice versa, if the signature is available.
 
     Raises:
-        ValueError: an index or name that is not a parameter, or is both static and donated.
+        ValueError: if an index or name is not a parameter, or is both static and donated.
     """
     try:
         parameters = inspect.signature(function).parameters.values()
@@ -108,7 +117,7 @@ def _complete(function: Callable[..., Any], options: JitOptions) -> JitOptions:
 
 
 def check_callable(fun: Any, what: str) -> None:
-    """Raise TypeError unless ``fun`` is a callable that returns its computation."""
+    """Raise TypeError unless ``fun`` is callable and not a generator function."""
     if not callable(fun):
         raise TypeError(
             f"[{what}] the first argument must be a function; got {fun!r}. Fix: {what}(f)(x)."
@@ -142,8 +151,8 @@ def make_options(
     """The options of ``gpuflow.jit``, completed from the signature.
 
     Raises:
-        TypeError: ``device`` is not a Device.
-        ValueError: an index or name that is not a parameter, or both a device and a backend.
+        TypeError: if ``device`` is not a Device.
+        ValueError: if an index or name is not a parameter, or both device and backend are given.
     """
     if device is not None and backend is not None:
         raise ValueError(

@@ -1,4 +1,4 @@
-"""linear_transpose, and closure conversion."""
+"""The public functions ``linear_transpose`` and ``closure_convert``."""
 
 from __future__ import annotations
 
@@ -81,10 +81,10 @@ def linear_transpose(
 
 
 def refuse_reduce_axes(op: str, reduce_axes: Any) -> None:
-    """Raise an error for arguments that JAX has deprecated.
+    """Check that ``reduce_axes``, which JAX has deprecated, is empty.
 
     Raises:
-        NotImplementedError: there are any.
+        NotImplementedError: if it is not.
     """
     check(
         reduce_axes is None or len(as_items(op, "reduce_axes", reduce_axes)) == 0,
@@ -98,7 +98,7 @@ def refuse_reduce_axes(op: str, reduce_axes: Any) -> None:
 def transpose_program(
     program: Program, avals: Sequence[ShapedArray], cotangents: Sequence[Any]
 ) -> list[Any]:
-    """Cotangents of the arguments of a traced linear function."""
+    """Transpose a traced linear function: cotangents of its arguments for those of its results."""
     unknown = [UndefinedPrimal(aval) for aval in avals]
     operands = [*program.consts, *unknown]
     results = backward_pass(program.jaxpr.jaxpr, (), operands, cotangents)[len(program.consts) :]
@@ -111,7 +111,7 @@ def transpose_program(
 
 
 def _as_array(value: Any) -> Any:
-    """A cotangent as an array, even if it is a Python scalar."""
+    """Convert a cotangent to an array; it may be a Python scalar."""
     aval = aval_of(value)
     return convert_element_type(value, aval.dtype, aval.weak_type)
 

@@ -51,24 +51,25 @@ def check_names(op: str, axis_name: Any, axis_size: Any, name: str) -> None:
         )
 
 
-# For classes of nodes whose axes are not those of any leaf: the corresponding axis of each leaf.
+# For pytree nodes whose axes are not those of their leaves: from a node's axis to the leaves' axis.
 AxisRule = Callable[[Any, int, str], int]
 _rules: dict[type, AxisRule] = {}
 
 
 def register_axes(cls: type, rule: AxisRule) -> None:
-    """Let nodes of a class define the mapped axis of their leaves.
+    """Register a pytree node whose axes differ from those of its leaves.
 
     Args:
-        cls: a class of tree nodes.
-        rule: ``(node, axis, what) -> axis`` for ``what`` "in_axes" or "out_axes"; of a result the
-            node is one element. It raises ValueError for an axis that cannot be mapped.
+        cls: a class of pytree nodes.
+        rule: ``(node, axis, what) -> axis`` of the leaves, where ``what`` is "in_axes" or
+            "out_axes". For "out_axes", the node is that of one batch element. It raises
+            ValueError for an axis that cannot be mapped.
     """
     _rules[cls] = rule
 
 
 def leaf_axes(op: str, what: str, axes: Any, value: Any) -> list[Any]:
-    """The axis of each leaf: its entry of the tree prefix ``axes``, or that of its node."""
+    """The axis of each leaf: from the tree prefix ``axes``, and from rules of nodes."""
     if not _rules:
         return tree.broadcast_prefix(axes, value, f"{op} {what}")
     nodes = tree.leaves(value, _has_rule)
@@ -90,7 +91,7 @@ def _has_rule(node: Any) -> bool:
 def axes_of(
     op: str, in_axes: Any, args: tuple[Any, ...], kwargs: dict[str, Any], name: str
 ) -> list[int | None]:
-    """The axis of each leaf of the arguments; those of keyword arguments are 0."""
+    """The mapped axis of each leaf of the arguments; 0 for keyword arguments."""
     if isinstance(in_axes, tuple) and len(in_axes) != len(args):
         raise ValueError(
             f"[{op}] in_axes must have one item for each argument of {name}; got {in_axes} for "
@@ -103,7 +104,7 @@ def axes_of(
 def positions_of(
     op: str, leaves: Sequence[Any], axes: Sequence[int | None], name: str
 ) -> list[int | None]:
-    """The axes counted from the front."""
+    """Check mapped axes, and convert negative ones."""
     result: list[int | None] = []
     for leaf, axis in safe_zip(leaves, axes):
         if axis is None:
@@ -133,6 +134,11 @@ def mapped_size(
     name: str,
     argument_names: Callable[[], list[str]],
 ) -> int:
+    """The common size of the mapped axes.
+
+    Raises:
+        ValueError: if nothing is mapped, or sizes differ.
+    """
     sizes = [
         (k, aval_of(leaf).shape[axis], axis)
         for k, (leaf, axis) in enumerate(safe_zip(leaves, axes))
@@ -168,9 +174,10 @@ def first_element(out: Any, dim: int) -> Any:
 
 
 def equal_element(out: Any, dim: int) -> Any:
-    """The first of elements that a user declares equal; its cotangent is divided equally.
+    """The first of elements that the user declares equal; its cotangent is divided equally.
 
-    A user's rules, such as ``bwd``, get the cotangent of each element: none must get all of it.
+    User-defined rules, such as ``bwd``, see the cotangent of each element, so no element may get
+    the whole cotangent.
     """
     aval = aval_of(out)
     if not dtypes.is_inexact(aval.dtype):
@@ -186,10 +193,10 @@ def equal_element(out: Any, dim: int) -> Any:
 
 
 def summed(op: str, out: Any, dim: int) -> Any:
-    """The sum over a mapped axis; small integers are added in the default integer.
+    """The sum over a mapped axis; bools and small integers are summed in a wider integer dtype.
 
     Raises:
-        TypeError: keys, which have no sum.
+        TypeError: if the array is of keys.
     """
     dtype = aval_of(out).dtype
     check(
@@ -207,7 +214,7 @@ def summed(op: str, out: Any, dim: int) -> Any:
 def output_at(
     op: str, out: Any, dim: int | None, target: Any, size: int, name: Callable[[], str]
 ) -> Any:
-    """An output with its mapped axis at ``target``, the entry of ``out_axes``."""
+    """Move the mapped axis of an output to ``target``, its entry of ``out_axes``."""
     if not is_value(out):
         raise TypeError(
             f"[{op}] outputs must be arrays or numbers; got {brief(out)} from {name()}. "

@@ -1,4 +1,4 @@
-"""Comparison of two trees of arrays that should have equal structure, for messages."""
+"""Error messages: differences of two pytrees of types that should be equal."""
 
 from __future__ import annotations
 
@@ -9,17 +9,17 @@ from gpuflow.base.records import record
 from gpuflow.base.util import safe_zip
 from gpuflow.core.aval import ShapedArray
 
-_MOST_SHOWN = 600  # letters of a tree
+_MOST_SHOWN = 600  # characters of the text of a tree
 
 
 @record
 class Typed:
-    """A tree of arrays without their values.
+    """The types of a pytree of arrays.
 
     Attributes:
         name: a phrase for messages, such as "at first".
-        structure: its containers.
-        avals: the types of its leaves.
+        structure: the treedef.
+        avals: the types of the leaves.
     """
 
     name: str
@@ -29,6 +29,8 @@ class Typed:
 
 @record
 class _Shown:
+    """A leaf whose repr is the text of a type."""
+
     text: str
 
     def __repr__(self) -> str:
@@ -41,18 +43,18 @@ def same_type(a: ShapedArray, b: ShapedArray) -> bool:
 
 
 def describe_structures(what: str, first: Typed, second: Typed) -> str:
-    """Describe the first difference of two structures, and both; ``what``: name of the trees."""
+    """Describe the first difference of two structures, then both; ``what`` names the trees."""
     skeletons = [tree_keys.skeleton(typed.structure) for typed in (first, second)]
     difference = tree_keys.difference(*skeletons)
     return f"{what} trees that differ {difference}{_both_trees(first, second)}"
 
 
 def describe_types(what: str, first: Typed, second: Typed) -> str | None:
-    """Describe the leaves that differ, by path, and both trees; None: no leaf does.
+    """Describe the leaves that differ, by path, then both trees; None if no leaf differs.
 
     Args:
         what: the name of the trees.
-        first, second: of one structure.
+        first, second: trees of equal structure.
     """
     paths = tree.paths(tree_keys.skeleton(first.structure))
     differing = [
@@ -88,7 +90,7 @@ def _repeats(a: ShapedArray, b: ShapedArray) -> bool:
 
 
 def _both_trees(first: Typed, second: Typed) -> str:
-    """The text of both trees, one per line, and a new line."""
+    """The text of both trees, one per line, and the start of a new line."""
     width = max(len(first.name), len(second.name))
     rows = [f"\n    {typed.name:{width}}  {_text(typed)}" for typed in (first, second)]
     return f"{rows[0]}{rows[1]}\n "

@@ -1,4 +1,4 @@
-"""Functions with another body on another platform, or under another name."""
+"""The public functions ``platform_dependent`` and ``composite`` of ``lax``."""
 
 from __future__ import annotations
 

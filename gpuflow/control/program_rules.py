@@ -1,6 +1,7 @@
-"""Rules of equations that hold one program: the derived program is bound by the same primitive.
+"""Transformation rules shared by call primitives: those that hold one program.
 
-``bind(program, operands)`` binds that equation; the program's constants become hidden operands.
+Each rule derives a program and binds the same primitive again by ``bind(program, operands)``, which
+converts the program's constants to leading operands.
 """
 
 from __future__ import annotations
@@ -22,10 +23,10 @@ Bind = Callable[[ClosedJaxpr, Sequence[Any]], list[Any]]
 
 
 def result_types(op: str, avals: Sequence[ShapedArray], jaxpr: ClosedJaxpr) -> list[ShapedArray]:
-    """The shape rule: operands have the types for which the program was traced.
+    """The shape rule: operands must have the types for which the program was traced.
 
     Raises:
-        TypeError: they are not.
+        TypeError: if they do not.
     """
     check_types(op, "operands", avals, jaxpr.in_avals)
     return jaxpr.out_avals
@@ -34,10 +35,10 @@ def result_types(op: str, avals: Sequence[ShapedArray], jaxpr: ClosedJaxpr) -> l
 def check_types(
     op: str, what: str, avals: Sequence[ShapedArray], expected: Sequence[ShapedArray]
 ) -> None:
-    """Check that types are those that a program expects, one for each.
+    """Check that shapes and dtypes are those that a program expects.
 
     Raises:
-        TypeError: if they are not, as in a forged program that was read from a file.
+        TypeError: if they differ, for example in a forged program that was read from a file.
     """
     if [(a.shape, a.dtype) for a in avals] != [(a.shape, a.dtype) for a in expected]:
         raise TypeError(
@@ -50,7 +51,7 @@ def check_types(
 def jvp(
     bind: Bind, jaxpr: ClosedJaxpr, primals: Sequence[Any], tangents: Sequence[Any]
 ) -> tuple[list[Any], list[Any]]:
-    """Results and their tangents."""
+    """The jvp rule: results and their tangents."""
     nonzeros = tuple(type(tangent) is not Zero for tangent in tangents)
     derivative, out_nonzeros = jvp_jaxpr(jaxpr, nonzeros, False)
     nonzero_tangents = [tangent for tangent in tangents if type(tangent) is not Zero]
@@ -66,7 +67,7 @@ def jvp(
 def transpose(
     bind: Bind, jaxpr: ClosedJaxpr, cotangents: Sequence[Any], operands: Sequence[Any]
 ) -> list[Any]:
-    """For each operand its cotangent; None for those that are known."""
+    """The transpose rule: a cotangent for each undefined operand, None for each known one."""
     undefined = tuple(is_undefined(operand) for operand in operands)
     nonzeros = tuple(type(cotangent) is not Zero for cotangent in cotangents)
     backward, out_nonzeros = backward_jaxpr(jaxpr, undefined, nonzeros)
@@ -79,12 +80,12 @@ def transpose(
 def operand_cotangents(
     operands: Sequence[Any], in_cotangents: Iterable[Any], nonzeros: Iterable[bool]
 ) -> list[Any]:
-    """The cotangents of undefined operands among Nones for the known ones.
+    """The cotangents of undefined operands, with None for each known operand.
 
     Args:
-        operands: of the equation that is transposed.
-        in_cotangents: those that are not zero, in order.
-        nonzeros: for each undefined operand, whether it has one of them.
+        operands: the operands of the transposed equation.
+        in_cotangents: the nonzero cotangents, in order.
+        nonzeros: for each undefined operand, whether its cotangent is in ``in_cotangents``.
     """
     remaining, nonzero = iter(in_cotangents), iter(nonzeros)
     results: list[Any] = []
@@ -139,7 +140,7 @@ def batch(
     operands: Sequence[Any],
     dims: Sequence[int | None],
 ) -> tuple[list[Any], list[int | Uniform | None]]:
-    """The results of mapped operands, and their batch axes."""
+    """The batch rule: results for mapped operands, and their batch axes."""
     mapped, out_dims = batch_jaxpr_dims(jaxpr, axis, tuple(dim is not None for dim in dims))
     batched = [x if dim is None else move_axis(x, dim, 0) for x, dim in safe_zip(operands, dims)]
     outs = bind(mapped, batched)

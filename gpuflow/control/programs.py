@@ -1,6 +1,6 @@
-"""Programs of control-flow primitives: traced functions without constants.
+"""Programs of control-flow primitives: tracing, caching, and merging of captured values.
 
-A body is a ClosedJaxpr without consts: captured values of the function become leading operands of
+A body is a ClosedJaxpr without consts. Captured values of the function become leading operands of
 the primitive, so that derivatives, batching and the compiler see them.
 """
 
@@ -39,9 +39,9 @@ class Program:
 
     Attributes:
         jaxpr: ``(*closed-over values, *arguments) -> leaves of the result``.
-        consts: the closed-over values, but for those of refs, which come after them.
+        consts: the first closed-over values; those of refs follow them.
         out_tree: the structure of the result.
-        refs: its uses of refs; None if there are none.
+        refs: the refs that the function reads and writes; None if there are none.
     """
 
     jaxpr: ClosedJaxpr
@@ -96,11 +96,20 @@ def trace_program(
     """Trace ``function(*args)`` for arguments of structure ``in_tree``, a tuple.
 
     One function object is traced once for each signature, unless it closes over tracers.
-    ``identity`` replaces it as key if ``function`` is created again around the user's for each
-    call. With ``takes_refs`` it may use refs: the caller carries their values in and out.
+
+    Args:
+        op: name of the op in messages, and part of the cache key.
+        function: the body.
+        in_tree: the structure of the tuple of arguments.
+        avals: the types of their leaves.
+        name: name of the function in messages.
+        identity: the object whose traces are cached, if ``function`` is a new wrapper around it
+            at each call; None means ``function``.
+        takes_refs: whether the function may use refs. The caller then passes their values in and
+            out.
 
     Raises:
-        TypeError: ``function`` is not callable, or returns something that is not an array.
+        TypeError: if ``function`` is not callable, or returns a value that is not an array.
     """
     if not callable(function):
         raise TypeError(f"[{op}] {name} must be callable; got {function!r}. Fix: pass a function.")
@@ -152,7 +161,7 @@ def _trace(
 
 
 def close(jaxpr: ClosedJaxpr) -> tuple[ClosedJaxpr, list[Any]]:
-    """The program with its constants as leading inputs, and their values."""
+    """Convert the constants of a program to leading inputs; returns the program and the values."""
     if not jaxpr.jaxpr.constvars:
         return jaxpr, []
     return ClosedJaxpr(hoist_consts(jaxpr.jaxpr)), list(jaxpr.consts)
@@ -177,7 +186,7 @@ def join_consts(
             merged.append(with_inputs(jaxpr, [*lead, *jaxpr.jaxpr.invars[len(positions) :]]))
         return merged
 
-    # Cached, so that programs derived from the joined ones are found again.
+    # Cached: programs derived from the merged ones are memoized on them.
     key = ("join", tuple(jaxpr.jaxpr for jaxpr in jaxprs), const_positions)
     return jaxprs[0].jaxpr.memo(key, join), list(values.values())
 
@@ -185,7 +194,7 @@ def join_consts(
 def with_inputs(
     jaxpr: ClosedJaxpr, invars: Sequence[Var], outvars: Sequence[Atom] | None = None
 ) -> ClosedJaxpr:
-    """The same equations with inputs (and outputs) in another order, or with more of them."""
+    """Replace the inputs (and outputs) of a program: another order, or additional ones."""
     inner = jaxpr.jaxpr
     changed = inner.replace(
         invars=tuple(invars),
@@ -196,7 +205,10 @@ def with_inputs(
 
 
 def split_independent(jaxpr: Jaxpr, varying: Sequence[bool]) -> tuple[tuple[Eqn, ...], set[Var]]:
-    """The equations without varying inputs and effects, and their outputs."""
+    """Invariant equations, and their outputs.
+
+    An equation is invariant if it depends on no varying input and has no observable effect.
+    """
     moving = {var for var, flag in safe_zip(jaxpr.invars, varying) if flag}
     fixed: list[Eqn] = []
     for eqn in jaxpr.eqns:
@@ -209,7 +221,11 @@ def split_independent(jaxpr: Jaxpr, varying: Sequence[bool]) -> tuple[tuple[Eqn,
 
 
 def execute_alone(get: Callable[[], Primitive]) -> Callable[..., list[Any]]:
-    """An ``execute`` rule: compile a program of the one equation, once for each signature."""
+    """An ``execute`` rule that compiles the single equation, once for each signature.
+
+    Args:
+        get: returns the primitive, which does not exist yet when its rules are created.
+    """
 
     def execute(operands: Sequence[Any], params: dict[str, Any]) -> list[Any]:
         primitive = get()
@@ -232,7 +248,7 @@ def execute_alone(get: Callable[[], Primitive]) -> Callable[..., list[Any]]:
 
 
 def run_program(jaxpr: ClosedJaxpr, donated: Sequence[bool], operands: Sequence[Any]) -> list[Any]:
-    """Run a program on values; results have the shardings that follow from those of operands."""
+    """Run a program on values; shardings of the operands propagate to the results."""
     run = executable_of(jaxpr, tuple(donated))
     if ShardedArray not in map(type, operands):
         return run(operands)

@@ -1,7 +1,8 @@
-"""reduce and reduce_window with any computation.
+"""The public functions ``reduce`` and ``reduce_window``, with an arbitrary computation.
 
-Sums, products, extrema and logical combinations are separate ops. Another computation is traced for
-scalars, mapped over arrays, and applied to halves (or to the elements of each window).
+Sums, products, extrema and logical reductions use their own ops. Any other computation is traced
+for scalars, mapped over arrays, and applied as a tree reduction over halves (or to the elements of
+each window).
 """
 
 from __future__ import annotations
@@ -48,7 +49,7 @@ from gpuflow.ops.windows.reduce_window import (
     reduce_window_sum_p,
 )
 
-# The op that reduces by a primitive of two operands.
+# From a binary primitive to the reduction op that combines by it.
 REDUCTIONS: dict[Any, Callable[..., Any]] = {
     add_p: reduce_sum,
     mul_p: reduce_prod,
@@ -83,10 +84,11 @@ def _traced(
     init: Sequence[Any],
     treedef: tree.TreeDef,
 ) -> Program:
-    """The computation of two trees of scalars.
+    """Trace the computation for two trees of scalars of the operands' dtypes.
 
     Raises:
-        TypeError: operands and initial values differ in dtype, or the result in type.
+        TypeError: if initial values are not scalars, or results differ in type.
+        ValueError: if the number of initial values is not that of operands.
     """
     check(
         len(operands) == len(init),
@@ -122,7 +124,7 @@ def _traced(
 
 
 def _single_primitive(program: Program) -> Any:
-    """The primitive that the computation is, if it is one of two operands; else None."""
+    """The binary primitive that is the whole computation; None if there is no such primitive."""
     jaxpr = program.jaxpr.jaxpr
     while len(jaxpr.eqns) == 1 and subjaxprs(jaxpr.eqns[0]):
         (eqn,) = jaxpr.eqns
@@ -139,11 +141,11 @@ def _single_primitive(program: Program) -> Any:
 
 
 def _combine(program: Program, first: Sequence[Any], second: Sequence[Any]) -> list[Any]:
-    """The computation for each pair of elements of arrays of one shape."""
+    """Apply the computation elementwise to arrays of one shape."""
     return map_scalars(program, [*first, *second])
 
 
-def _filled(start: Any, shape: Sequence[int], like: Any) -> Any:
+def _broadcast_scalar(start: Any, shape: Sequence[int], like: Any) -> Any:
     value = convert_element_type(start, aval_of(like).dtype)
     return broadcast_in_dim(value, tuple(shape), ())
 
@@ -203,16 +205,16 @@ def reduce(
     if reduction is not None:
         outs = [reduction(leaves[0], axes)]
     else:
-        outs = _by_halves(program, leaves, axes, remaining)
-    starts = [_filled(value, remaining, x) for value, x in safe_zip(init, leaves)]
+        outs = _tree_reduce(program, leaves, axes, remaining)
+    starts = [_broadcast_scalar(value, remaining, x) for value, x in safe_zip(init, leaves)]
     results = starts if outs is None else _combine(program, starts, outs)
     return tree.unflatten(treedef, results)
 
 
-def _by_halves(
+def _tree_reduce(
     program: Program, leaves: Sequence[Any], axes: Sequence[int], remaining: tuple[int, ...]
 ) -> list[Any] | None:
-    """Combine halves until one element remains; None for no elements."""
+    """Tree reduction: combine halves until one element remains; None if there are no elements."""
     operands = []
     for x in leaves:
         for position, axis in enumerate(axes):
@@ -318,7 +320,7 @@ def reduce_window(
         )
         if _is_neutral(init[0], NEUTRAL[reduction](aval_of(reduced).dtype)):
             return tree.unflatten(treedef, [reduced])
-        start = _filled(init[0], aval_of(reduced).shape, reduced)
+        start = _broadcast_scalar(init[0], aval_of(reduced).shape, reduced)
         return tree.unflatten(treedef, _combine(program, [start], [reduced]))
     counts = [
         window_count(n, w, stride, pair)
@@ -329,7 +331,7 @@ def reduce_window(
         pad(x, convert_element_type(value, aval_of(x).dtype), config)
         for x, value in safe_zip(leaves, init)
     ]
-    total = [_filled(value, counts, x) for value, x in safe_zip(init, leaves)]
+    total = [_broadcast_scalar(value, counts, x) for value, x in safe_zip(init, leaves)]
     if 0 in counts:
         return tree.unflatten(treedef, total)
     for offset in product(*map(range, window)):

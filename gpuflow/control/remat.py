@@ -1,10 +1,11 @@
-"""remat_p, the primitive of checkpoint: residuals of its derivative are recomputed.
+"""``remat_p``, the primitive of checkpoint (rematerialization), and its rules.
 
-The equation holds a program without constants. Its linearization stores its operands and the values
-that the policy saves; the map of tangents is again such an equation, which first computes the other
-residuals. Transposed as a whole, the map computes them when the cotangents are known: a barrier
-over all its inputs keeps the compiler from merging that with the first computation, and from
-starting it earlier, so that the residuals take no memory in between.
+The equation holds a program without constants. Linearization stores only its operands and the
+values that the policy saves. The linear map is another ``remat_p`` equation, which first recomputes
+the other residuals. Transposition turns it into a program of residuals and cotangents, so the
+recomputation happens in the backward pass. An optimization barrier over all inputs keeps the
+compiler from merging it with the first computation (CSE). The barrier also delays it until the
+cotangents are available. The residuals therefore take no memory in between.
 """
 
 from __future__ import annotations
@@ -42,8 +43,10 @@ def bind_remat(
     """Bind a program; its constants become leading operands.
 
     Args:
-        policy: which residuals may be stored; None: none.
-        prevent_cse: whether the recomputation must stay separate.
+        jaxpr: the program.
+        operands: its arguments.
+        policy: the policy that selects residuals to store; None stores none.
+        prevent_cse: whether a barrier separates the recomputation from the first computation.
         differentiated: whether the program is a recomputation.
     """
     jaxpr, closed = close(jaxpr)
@@ -97,14 +100,14 @@ def _checked(
 
 @record
 class Split:
-    """A program split into evaluation and a map of tangents that computes residuals again.
+    """A program split into evaluation and a linear map that recomputes residuals.
 
     Attributes:
-        known: ``(*closed, *operands) -> (*outs, *saved)``.
-        closed: constants of ``known``.
+        known: the evaluation ``(*closed, *operands) -> (*outs, *saved)``.
+        closed: values of the constants of ``known``.
         linear: ``(*saved, *operands read again, *nonzero tangents) -> nonzero out tangents``.
-        operands: positions of those operands, in the inputs of ``known``.
-        out_nonzeros: which outputs have a tangent.
+        operands: indices of the operands read again, among the inputs of ``known``.
+        out_nonzeros: for each output whether it has a tangent.
     """
 
     known: ClosedJaxpr
@@ -141,8 +144,8 @@ def split_program(jaxpr: ClosedJaxpr, nonzeros: tuple[bool, ...], policy: Any) -
     return jaxpr.jaxpr.memo(key, lambda: _make_split(jaxpr, nonzeros, policy))
 
 
-def _is_opened(primitive: Primitive) -> bool:
-    """Policies look into jitted functions; rules that users wrote stay as they are."""
+def _is_transparent(primitive: Primitive) -> bool:
+    """Whether policies apply inside the equation: to jit and checkpoint, not to custom rules."""
     return primitive is jit_p or primitive is remat_p
 
 
@@ -157,7 +160,7 @@ def _make_split(jaxpr: ClosedJaxpr, nonzeros: tuple[bool, ...], policy: Any) -> 
     inputs = [*scheme.stored, *program.invars]
     tangents = _composed(inputs, scheme.again, program.outvars[split:], linear)
     tangents = ClosedJaxpr(dce(tangents.jaxpr))
-    # Saveable values are stored if the map reads them.
+    # Of the values that the policy saves, only those that the linear map reads are stored.
     read = _read_by(tangents.jaxpr)
     stored = [var for var in scheme.stored if var in read]
     operands = tuple(k for k, var in enumerate(program.invars) if var in read)
@@ -174,8 +177,8 @@ def _read_by(jaxpr: Jaxpr) -> set[Atom]:
 
 
 def _recomputation(jaxpr: Jaxpr, policy: Any) -> Recomputation:
-    """Split the values of a program into those that a policy saves, and recomputed ones."""
-    program = inline(jaxpr, _is_opened)
+    """Split the values of a program into values that the policy saves, and recomputed values."""
+    program = inline(jaxpr, _is_transparent)
     if policy is None:
         return Recomputation(program, program.eqns, (), program.eqns)
     first: list[Eqn] = []
@@ -197,7 +200,10 @@ def _recomputation(jaxpr: Jaxpr, policy: Any) -> Recomputation:
 
 @record
 class Either:
-    """The policy of a checkpointed function in another one: values that either saves."""
+    """The policy of a checkpointed function inside another one: the union of both.
+
+    A record, so that equal pairs of policies are equal keys of caches.
+    """
 
     inner: Any
     outer: Any
@@ -208,7 +214,7 @@ class Either:
 
 
 def _under_policy(jaxpr: ClosedJaxpr, policy: Any) -> ClosedJaxpr:
-    """The program whose checkpointed functions, at any depth, also save values of ``policy``."""
+    """Add ``policy`` to the policies of all checkpointed functions in a program, at any depth."""
     inner = jaxpr.jaxpr
     changed = inner.memo(("under policy", policy), lambda: _changed_policy(inner, policy))
     return jaxpr if changed is inner else ClosedJaxpr(changed, jaxpr.consts)
@@ -238,7 +244,7 @@ def _with_policy(value: Any, policy: Any) -> Any:
 def _composed(
     inputs: Sequence[Var], eqns: Sequence[Eqn], residuals: Sequence[Atom], tail: Jaxpr
 ) -> ClosedJaxpr:
-    """``(*inputs, *others) -> tail(*residuals, *others)``; ``eqns`` compute residuals."""
+    """``(*inputs, *others) -> tail(*residuals, *others)``; ``eqns`` compute the residuals."""
     count = len(residuals)
     env: dict[Atom, Atom] = dict(safe_zip(tail.invars[:count], residuals))
     full = list(eqns)
@@ -271,7 +277,7 @@ def _partial_eval(
     differentiated: bool,
     **params: Any,
 ) -> tuple[Any, ...]:
-    """Compute known values, which the program of the unknown ones computes again."""
+    """The partial_eval rule: the program of unknown values recomputes known ones."""
     known, closed, unknown, out_unknowns = _partial_programs(jaxpr, unknowns)
     known_values = [*closed, *[x for x, flag in safe_zip(operands, unknowns) if not flag]]
 
@@ -310,7 +316,7 @@ def _transpose(
 
 
 def _lowered(params: dict[str, Any]) -> ClosedJaxpr:
-    """The program; a recomputation starts with a barrier over its operands."""
+    """The program to inline; a recomputation starts with a barrier over its operands."""
     jaxpr: ClosedJaxpr = params["jaxpr"]
     if not (params["differentiated"] and params["prevent_cse"]):
         return jaxpr
@@ -335,7 +341,7 @@ def _after_barrier(jaxpr: Jaxpr) -> ClosedJaxpr:
 
 
 def _keys(flow: Flow) -> States | None:
-    """Recomputation for a derivative does not count as a second use of a key."""
+    """Key-reuse rule: recomputation for a derivative does not count as a second use of a key."""
     return None if flow.params["differentiated"] else follow_programs(flow)
 
 

@@ -1,7 +1,7 @@
-"""Policies of checkpoint: they select values to store for the backward pass; others are recomputed.
+"""Checkpoint policies: functions that select the values to store for the backward pass.
 
-A policy is ``(primitive, *operand avals, **params) -> bool``: whether the outputs of such an
-equation may be stored.
+A policy is ``(primitive, *operand avals, **params) -> bool``. It returns whether the outputs of
+such an equation may be stored; all other values are recomputed.
 """
 
 from __future__ import annotations
@@ -34,10 +34,10 @@ Recompute = _Answer("Recompute", False)
 
 
 class Offloadable:
-    """Policy result: offload values to another memory; gpuflow has a single memory.
+    """Policy result: offload values to another memory. Not supported.
 
     Raises:
-        NotImplementedError: always: arrays have one memory.
+        NotImplementedError: always; an array stays in the memory of its device.
     """
 
     def __init__(self, src: str, dst: str) -> None:
@@ -54,7 +54,7 @@ def everything_saveable(primitive: Any, *avals: Any, **params: Any) -> bool:
 
 
 def nothing_saveable(primitive: Any, *avals: Any, **params: Any) -> bool:
-    """Compute everything again from the arguments, as without a policy."""
+    """Recompute everything from the arguments, as without a policy."""
     del primitive, avals, params
     return False
 
@@ -75,19 +75,19 @@ def dots_with_no_batch_dims_saveable(primitive: Any, *avals: Any, **params: Any)
 
 
 def save_only_these_names(*names_which_can_be_saved: str) -> Policy:
-    """Store values that ``checkpoint_name`` gave one of these names, and nothing else."""
+    """Store only values that have one of these names by ``checkpoint_name``."""
     names = frozenset(names_which_can_be_saved)
     return lambda primitive, *avals, **params: primitive is name_p and params["name"] in names
 
 
 def save_any_names_but_these(*names_not_to_save: str) -> Policy:
-    """Store values that ``checkpoint_name`` gave a name, but none of these."""
+    """Store only values that have a name by ``checkpoint_name``, except these names."""
     names = frozenset(names_not_to_save)
     return lambda primitive, *avals, **params: primitive is name_p and params["name"] not in names
 
 
 def save_anything_except_these_names(*names_not_to_save: str) -> Policy:
-    """Store every value but those that ``checkpoint_name`` gave one of these names.
+    """Store all values except those that have one of these names by ``checkpoint_name``.
 
     The operands of such a value may be stored instead.
     """
@@ -101,7 +101,7 @@ def save_from_both_policies(policy_1: Policy, policy_2: Policy) -> Policy:
     """Store the values that either policy saves.
 
     Raises:
-        ValueError: from the call, where a policy does not answer with a bool.
+        ValueError: when the returned policy is called, if an inner policy returns no bool.
     """
 
     def policy(primitive: Any, *avals: Any, **params: Any) -> bool:
@@ -124,11 +124,11 @@ def save_and_offload_only_these_names(
     offload_src: str,
     offload_dst: str,
 ) -> Policy:
-    """Store named values on the device, or elsewhere; elsewhere is not possible here.
+    """Store named values on the device, or offload them. Offloading is not supported.
 
     Raises:
-        ValueError: a name is in both lists.
-        NotImplementedError: there are names to offload: arrays have one memory.
+        ValueError: if a name is in both lists.
+        NotImplementedError: if there are names to offload; arrays stay in their device's memory.
     """
     both = set(names_which_can_be_saved) & set(names_which_can_be_offloaded)
     if both:
@@ -146,10 +146,10 @@ def save_and_offload_only_these_names(
 
 
 def offload_dot_with_no_batch_dims(offload_src: str, offload_dst: str) -> Policy:
-    """Store matrix products elsewhere; that is not possible here.
+    """Offload matrix products without batch dimensions. Not supported.
 
     Raises:
-        NotImplementedError: always: arrays have one memory.
+        NotImplementedError: always; an array stays in the memory of its device.
     """
     raise NotImplementedError(
         "[offload_dot_with_no_batch_dims] arrays must stay in the memory of their device; got a "

@@ -1,8 +1,8 @@
-"""A warning about a function that is traced again and again, once this has cost some seconds.
+"""Warn about a function whose repeated tracing and compilation has cost some seconds.
 
-Counted are traces of functions that are defined at one line: those of one jitted function for new
-arguments, and those of new functions, such as a closure in a loop. Most programs trace a function a
-few times, on purpose, so only their cost shows which of them should change.
+Traces are counted by the source line that defines the function. This covers one jitted function
+with new arguments, and new functions, such as a closure in a loop. Most programs trace a function a
+few times on purpose, so only the cost shows that the program should change.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ from gpuflow.base.util import warn
 from gpuflow.control.jit_options import name_of
 from gpuflow.control.signatures import Signature
 
-# Training and evaluation, two dtypes and a last batch make four traces.
+# Training and evaluation, two dtypes and a smaller last batch: four traces are normal.
 _FEWEST_TRACES = 4
 _MOST_SIGNATURES, _MOST_DEFINITIONS = 4, 1024
 
@@ -33,10 +33,10 @@ class _Definition:
     """A source line that defines functions, and the cost of their traces after the first one.
 
     Attributes:
-        traces: their number, with the first one.
-        tracing, compiling: seconds.
-        pending: the seconds of compiling the latest program, which happens after its trace.
-        is_reported: whether the warning was given.
+        traces: number of traces, including the first one.
+        tracing, compiling: seconds spent, without the first trace.
+        pending: compile time of the latest program, in a list: it is compiled after its trace.
+        is_reported: whether the warning was issued.
     """
 
     traces: int = 0
@@ -50,10 +50,10 @@ _definitions: Recent[tuple[str, int, str], _Definition] = Recent(_MOST_DEFINITIO
 
 
 class Retraces:
-    """The traces of one jitted function.
+    """Counts the traces of one jitted function, and warns if they are expensive.
 
     Args:
-        function: the function.
+        function: the user's function.
     """
 
     def __init__(self, function: Callable[..., Any]) -> None:
@@ -68,10 +68,10 @@ class Retraces:
         """Count a trace.
 
         Args:
-            new: the signature that it was for.
-            names: gives the names of the leaves of the arguments.
-            seconds: the duration.
-            compiling: a list of the seconds that compiling its program will have taken.
+            new: the traced signature.
+            names: returns the names of the leaves of the arguments.
+            seconds: duration of the trace.
+            compiling: a list of one number, the compile time, which is added later.
 
         Warns:
             UserWarning: if traces after the first one took ``retrace_warning_seconds``.
@@ -146,7 +146,7 @@ def code_of(function: Any) -> CodeType | None:
 
 
 def _likeness(one: Signature, other: Signature) -> int:
-    """The number of equal properties of two signatures, types of arguments one by one."""
+    """The number of equal components of two signatures; types without and with sizes count."""
     pairs = [*zip(_types(one), _types(other), strict=False)]
     sizes = zip(one.avals, other.avals, strict=False)
     same = sum(a == b for a, b in pairs) + sum(a == b for a, b in sizes)
@@ -184,6 +184,7 @@ def _difference(
 def _static_difference(
     function: Callable[..., Any], new: Signature, before: Signature
 ) -> tuple[str, str]:
+    """Describe the first static argument that differs, and the fix."""
     olds = {where: value for where, _, value in before.statics}
     for where, kind, value in new.statics:
         if (where, kind, value) in before.statics:

@@ -1,4 +1,4 @@
-"""Functions of scalars as users write them for lax: traced once, then mapped over arrays."""
+"""Users' scalar functions for ops of lax, such as reduce: traced once, then mapped over arrays."""
 
 from __future__ import annotations
 
@@ -19,14 +19,14 @@ def trace_scalars(
     """Trace ``function`` for one scalar of each dtype.
 
     Raises:
-        TypeError: it is not callable, or returns something that is not an array.
+        TypeError: if it is not callable, or returns a value that is not an array.
     """
     in_tree = tree.structure(tuple(range(len(dtypes))))
     return trace_program(op, function, in_tree, [ShapedArray((), d) for d in dtypes], name)
 
 
 def map_scalars(program: Program, operands: Sequence[Any]) -> list[Any]:
-    """The program for each group of elements of arrays of one shape."""
+    """Apply a scalar program elementwise to arrays of one shape."""
     shape, size = aval_of(operands[0]).shape, aval_of(operands[0]).size
     flat = [reshape(x, (size,)) for x in operands]
     count = len(program.jaxpr.out_avals)

@@ -1,4 +1,4 @@
-"""scatter_apply: a function applied to elements as often as index vectors name them."""
+"""``scatter_apply``: apply a function to elements, once for each occurrence of their index."""
 
 from __future__ import annotations
 

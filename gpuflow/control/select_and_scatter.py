@@ -1,4 +1,8 @@
-"""select_and_scatter: values combined into the element of each window that a function selects."""
+"""``select_and_scatter``: combine a value into the selected element of each window.
+
+It generalizes the gradient of max pooling to arbitrary functions. The loop runs over the offsets in
+a window: each offset is one strided view of the padded array.
+"""
 
 from __future__ import annotations
 
@@ -86,7 +90,7 @@ def select_and_scatter(
     shape = aval_of(wide).shape
     start = convert_element_type(init_value, aval.dtype)
     total = broadcast_in_dim(start, shape, ())
-    # Windows at one offset are about different elements, so that each is combined with one value.
+    # At one offset, different windows have different elements, so updates do not collide.
     for view_index, view in enumerate(views):
         hit = view.scattered(bitwise_and(eq(selected, view_index), view.of_array(real)), shape)
         (changed,) = map_scalars(combining, [total, view.scattered(source, shape)])
@@ -109,7 +113,13 @@ def _traced(op: str, function: Callable[..., Any], dtype: Any, result: Any, name
 
 @record
 class _View:
-    """The elements of all windows at one offset: a strided slice of the padded array."""
+    """The elements of all windows at one offset: a strided slice of the padded array.
+
+    Attributes:
+        starts: the offset, which is the first index in each dimension.
+        counts: number of windows in each dimension.
+        strides: window strides.
+    """
 
     starts: tuple[int, ...]
     counts: tuple[int, ...]
@@ -124,14 +134,21 @@ class _View:
         return slice_(x, self.starts, self.limits(), self.strides)
 
     def scattered(self, x: Any, shape: Sequence[int]) -> Any:
-        """An array of ``shape`` with ``x`` in these elements, and zeros."""
+        """An array of ``shape`` with ``x`` at these elements, and zeros elsewhere."""
         bounds = zip(self.starts, self.limits(), self.strides, shape, strict=True)
         config = [(start, n - limit, s - 1) for start, limit, s, n in bounds]
         return pad(x, full((), 0, aval_of(x).dtype), config)
 
 
 def _selected(program: Program, views: Sequence[_View], wide: Any, real: Any) -> Any:
-    """The index of the view whose element each window selects."""
+    """For each window the index of the view whose element it selects.
+
+    Args:
+        program: the selection function.
+        views: one view for each offset.
+        wide: the padded array.
+        real: whether an element of ``wide`` is not padding.
+    """
     best, any_real = views[0].of_array(wide), views[0].of_array(real)
     selected = full(aval_of(best).shape, 0, "int32")
     for view_index, view in enumerate(views[1:], 1):

@@ -1,8 +1,8 @@
-"""Traces of plain functions, which all jitted functions of one function share.
+"""Cache of traces by plain Python function, shared by all jits of the function.
 
-As in JAX, so that ``jit(f)`` may be written at the call. A trace is only reused while the values
-that the function reads by name are the same: its globals, captured values and
-defaults. The contents of these objects are not compared, as with one jitted function.
+As in JAX, users may therefore write ``jit(f)(x)`` at the call. A trace is reused only while the
+objects that the function reads by name are the same: globals, captured variables and defaults. The
+contents of these objects are not compared, as with a single jitted function.
 """
 
 from __future__ import annotations
@@ -25,11 +25,11 @@ _MISSING = object()
 
 @record
 class Trace:
-    """A traced signature of a function that used no refs.
+    """A traced signature of a function.
 
     Attributes:
-        jaxpr: the program of its consts and its arguments.
-        consts: values of the first operands.
+        jaxpr: the program ``(*consts, *arguments) -> results``.
+        consts: captured values, the first operands.
         out_tree: the structure of the results.
     """
 
@@ -40,6 +40,8 @@ class Trace:
 
 @record
 class _Cached:
+    """A trace, and the objects that the function read by name (weak references if possible)."""
+
     trace: Any
     read: tuple[Any, ...]
 
@@ -51,22 +53,22 @@ register_table("functions with shared traces", _cache)
 def find(function: Callable[..., Any], key: tuple[Any, ...]) -> Any:
     """Return the cached data of a function for a key, if it is still valid, or None."""
     cached = _cache.get(function) if type(function) is FunctionType else None
-    found = None
+    entry = None
     if cached is not None:
         with suppress(TypeError):
-            found = cached.get(key)
-    if found is None:
+            entry = cached.get(key)
+    if entry is None:
         return None
-    read = _read(function)
-    same = len(read) == len(found.read) and all(map(_is_held, found.read, read))
-    return found.trace if same else None
+    read = _values_read(function)
+    same = len(read) == len(entry.read) and all(map(_is_held, entry.read, read))
+    return entry.trace if same else None
 
 
 def store(function: Callable[..., Any], key: tuple[Any, ...], trace: Any) -> None:
-    """Share a Trace, or data derived from one.
+    """Cache a Trace, or data derived from one, for all jits of the function.
 
-    Of plain functions only: other callables are objects, which may change. Keys that cannot be
-    hashed are not kept.
+    Only plain functions are cached: other callables are objects with state. Keys that cannot be
+    hashed are ignored.
     """
     if type(function) is not FunctionType:
         return
@@ -74,11 +76,11 @@ def store(function: Callable[..., Any], key: tuple[Any, ...], trace: Any) -> Non
     if cached is None:
         cached = _cache[function] = Recent(_MOST)
     with suppress(TypeError):
-        cached.put(key, _Cached(trace, tuple(map(_held, _read(function)))))
+        cached.put(key, _Cached(trace, tuple(map(_held, _values_read(function)))))
 
 
 def forget(function: Callable[..., Any] | None = None) -> None:
-    """Forget the traces of a function, or of all."""
+    """Forget the traces of one function, or of all functions."""
     if function is None:
         _cache.clear()
     elif type(function) is FunctionType:
@@ -86,7 +88,7 @@ def forget(function: Callable[..., Any] | None = None) -> None:
 
 
 def _held(value: Any) -> Any:
-    """A weak reference to a value if possible: it may hold the function."""
+    """A weak reference to a value if possible: the value may refer to the function, the key."""
     try:
         return ref(value)
     except TypeError:
@@ -94,25 +96,25 @@ def _held(value: Any) -> Any:
 
 
 def _is_held(held: Any, value: Any) -> bool:
-    # A reference to a deleted object gives None.
+    # A weak reference to a deleted object returns None.
     return held is value or (value is not None and type(held) is ref and held() is value)
 
 
-def _read(function: Any) -> list[Any]:
-    """Values of the globals and captured variables that a function reads."""
-    found = [function.__defaults__, *(function.__kwdefaults__ or {}).values()]
+def _values_read(function: Any) -> list[Any]:
+    """The objects that a function reads by name: defaults, captured variables and globals."""
+    objects_read = [function.__defaults__, *(function.__kwdefaults__ or {}).values()]
     for cell in function.__closure__ or ():
         try:
-            found.append(cell.cell_contents)
-        except ValueError:  # nothing yet
-            found.append(_MISSING)
+            objects_read.append(cell.cell_contents)
+        except ValueError:  # the variable is not assigned yet
+            objects_read.append(_MISSING)
     space = function.__globals__
-    found += [space.get(name, _MISSING) for name in _names(function.__code__)]
-    return found
+    objects_read += [space.get(name, _MISSING) for name in _names(function.__code__)]
+    return objects_read
 
 
 def _names(code: CodeType) -> Iterator[str]:
-    """Names of globals, and of attributes, in a function and in those that it defines."""
+    """Names of globals and attributes in a function and in the functions that it defines."""
     yield from code.co_names
     for const in code.co_consts:
         if type(const) is CodeType:

@@ -1,4 +1,8 @@
-"""Recently used signatures of a jitted function."""
+"""Cache of traced signatures of one jitted function, with a fast lookup for known pytrees.
+
+A lookup in ``Signatures`` needs the flattened arguments. A ``Form`` has generated code that reads
+leaves and key of one pytree structure directly.
+"""
 
 from __future__ import annotations
 
@@ -12,27 +16,27 @@ from gpuflow.base.tree_text import Read, reader
 from gpuflow.control.entry import Entry, Placement
 from gpuflow.core.aval import ShapedArray
 
-# Each takes some 10 kB: a function that is called with ever new shapes would fill the memory.
+# A signature takes some 10 kB. Without a bound, calls with ever new shapes would fill the memory.
 MOST_SIGNATURES = 4096
-# New ones after which the fast lookups are cleared. They do not count as uses; the next call of a
-# signature that is in use then takes the slow lookup, which counts as a use.
+# Number of new signatures after which fast lookups are cleared. A fast lookup does not update the
+# order of recent use. After clearing, the next call takes the slow lookup, which does.
 _AGE = MOST_SIGNATURES // 8
-# Functions that are called with more structures than this find them by flattening.
+# Structures of arguments with a fast lookup; a function finds further ones by flattening.
 _MOST_FORMS = 4
-# Of one entry.
+# Placements of one entry.
 _MOST_PLACEMENTS = 64
 
 
 class Signature(NamedTuple):
     """Key of a traced program, with names; any tuple of the same values is an equal key.
 
-    Calls look for a plain tuple: to make one takes 0.2 us less.
+    Calls look up a plain tuple, because creating one takes 0.2 us less.
 
     Attributes:
-        treedef: of the dynamic arguments, ``(args, kwargs)``.
+        treedef: structure of the dynamic ``(args, kwargs)``.
         avals: the types of their leaves.
         statics: the position or name of each static argument, its type and its value.
-        settings: those in force.
+        settings: the settings that affect tracing.
     """
 
     treedef: tree.TreeDef
@@ -41,19 +45,20 @@ class Signature(NamedTuple):
     settings: Settings
 
 
-# The structure of ``(args, kwargs)`` without static arguments; the positions and names of these.
+# The structure of the dynamic ``(args, kwargs)``; positions and names of static arguments.
 Shape = tuple[tree.TreeDef, tuple[Any, ...]]
 
 
 @record
 class Form:
-    """A structure of arguments and its traced programs.
+    """The fast lookup of one structure of arguments.
 
     Attributes:
         shape: the structure of ``(args, kwargs)``, and the positions of static arguments.
-        read: gives the leaves and the key; None if the arguments have another structure.
-        entries: by the settings, the types of the leaves, and the static arguments; a Placement
-            where leaves have shardings, or the program asks for them.
+        read: generated code that returns the leaves and the key, or None if the arguments have
+            another structure.
+        entries: from settings, types of the leaves and static arguments to the traced program. It
+            is a Placement if leaves have shardings, or the program requests shardings.
     """
 
     shape: Shape
@@ -63,7 +68,12 @@ class Form:
 
 @record
 class _Cached:
-    """An entry, and its fast lookup: a structure and a key; None: it has none."""
+    """An entry of the cache.
+
+    Attributes:
+        entry: the traced signature.
+        short: the structure and the key of its fast lookup; None if it has none.
+    """
 
     entry: Entry
     short: tuple[Shape, tuple[Any, ...]] | None
@@ -73,7 +83,7 @@ class Signatures(Recent[tuple[Any, ...], _Cached]):
     """Entries by signature.
 
     Attributes:
-        forms: fast lookups, for calls with Arrays in trees that were seen before.
+        forms: fast lookups, for calls with Arrays in known structures.
     """
 
     def __init__(self) -> None:
@@ -82,38 +92,38 @@ class Signatures(Recent[tuple[Any, ...], _Cached]):
         self._added = 0
 
     def find(self, key: tuple[Any, ...]) -> Entry | None:
-        """The entry of a signature.
+        """The entry of a signature; None if there is none.
 
         Raises:
-            TypeError: it cannot be hashed.
+            TypeError: if the key cannot be hashed.
         """
         cached = self._values.get(key)
         if cached is None:
             return None
         if self._added >= _AGE:
-            self.get(key)  # a use
-            self._shorten(cached)
+            self.get(key)  # counts as a use
+            self._add_fast_lookup(cached)
         return cached.entry
 
     def add(
         self, key: tuple[Any, ...], entry: Entry, short: tuple[Shape, tuple[Any, ...]] | None
     ) -> None:
-        """Keep an entry; ``short``: the structure of its arguments and its key in a Form."""
+        """Cache an entry; ``short`` is the structure of its arguments and its key in a Form."""
         self._added += 1
         if self._added % _AGE == 0:
             for form in self.forms:
                 form.entries.clear()
         cached = _Cached(entry, short)
         self.put(key, cached)
-        self._shorten(cached)
+        self._add_fast_lookup(cached)
 
     def clear(self) -> None:
-        """Forget all."""
+        """Remove all entries and fast lookups."""
         super().clear()
         self.forms.clear()
 
     def add_placement(self, form: Form, key: tuple[Any, ...], placement: Placement) -> None:
-        """Let calls with Arrays of these types and shardings find a Placement."""
+        """Add the fast lookup of a Placement, for Arrays of these types and shardings."""
         keys = placement.entry.placed_keys
         if len(keys) >= _MOST_PLACEMENTS:
             self._drop_placements(placement.entry)
@@ -126,8 +136,8 @@ class Signatures(Recent[tuple[Any, ...], _Cached]):
                 form.entries.pop(key, None)
         entry.placed_keys.clear()
 
-    def _shorten(self, cached: _Cached) -> None:
-        """Let calls with Arrays of these types find the entry without flattening."""
+    def _add_fast_lookup(self, cached: _Cached) -> None:
+        """Add the fast lookup of an entry, if it may have one and a Form is available."""
         if cached.short is None:
             return
         shape, key = cached.short
@@ -138,7 +148,7 @@ class Signatures(Recent[tuple[Any, ...], _Cached]):
                 return
             form = Form(shape, read, {})
             self.forms.append(form)
-        if not cached.entry.asks:  # else only Placements run
+        if not cached.entry.asks:  # a program that requests shardings runs as a Placement
             form.entries[key] = cached.entry
 
     def drop(self, cached: _Cached) -> None:

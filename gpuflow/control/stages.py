@@ -1,4 +1,4 @@
-"""Ahead-of-time stages of a jitted function: traced, lowered, compiled."""
+"""Ahead-of-time stages of a jitted function: Traced, Lowered, Compiled, as in ``jax.stages``."""
 
 from __future__ import annotations
 
@@ -126,7 +126,7 @@ class ShapeDtypeStruct:
 
 
 def struct_of(aval: ShapedArray) -> ShapeDtypeStruct:
-    """An aval as users see it."""
+    """Convert an aval to the public ShapeDtypeStruct."""
     return ShapeDtypeStruct(aval.shape, aval.dtype, aval.weak_type, manual_axis_type=aval.mat)
 
 
@@ -161,10 +161,10 @@ _OPTIONS = frozenset(
 
 
 def check_compiler_options(options: Mapping[str, Any] | None) -> None:
-    """Refuse options that XLA does not have.
+    """Check that options are options of XLA; they have no effect.
 
     Raises:
-        JaxRuntimeError: there is such an option.
+        JaxRuntimeError: if an option is not an option of XLA.
     """
     for name in options or ():
         check(
@@ -179,7 +179,7 @@ def check_compiler_options(options: Mapping[str, Any] | None) -> None:
 
 @record
 class ArgInfo:
-    """An argument of a traced function, and whether it is donated."""
+    """The shape and dtype of an argument of a traced function, and whether it is donated."""
 
     shape: tuple[int, ...]
     dtype: Any
@@ -194,9 +194,10 @@ class Requested:
     """The shardings and the device that the caller requested.
 
     Attributes:
-        inputs: for each leaf of the arguments its sharding; None: on ``device``.
-        outputs: for each leaf of the results; None: as follows from the arguments.
-        device: of all others; None: the default one.
+        inputs: for each leaf of the arguments its sharding, or None if it is on ``device``.
+        outputs: for each leaf of the results its sharding, or None if it is propagated from the
+            arguments.
+        device: the device of values without a sharding; None is the default device.
     """
 
     inputs: tuple[Sharding | None, ...] = ()
@@ -208,7 +209,7 @@ class Stage:
     """Common data of all stages: the types of arguments and results.
 
     Args:
-        entry: the program.
+        entry: the traced signature.
         in_tree: the structure of ``(args, kwargs)``.
         name: name of the function.
         finish: converts the outputs of the program to the leaves of the result; None if they are
@@ -316,7 +317,7 @@ def _of_leaves(
 
 
 def _formats(structure: tree.TreeDef, avals: Sequence[ShapedArray], shardings: Any) -> Any:
-    """A tree of formats: the layouts are row-major."""
+    """A tree of formats with row-major layouts."""
     pairs = safe_zip(avals, tree.leaves(shardings))
     return tree.unflatten(structure, [format_of(aval.ndim, where) for aval, where in pairs])
 

@@ -1,4 +1,4 @@
-"""Meshes over the devices that there are, and the one that PartitionSpecs refer to."""
+"""Creation of meshes, and the current mesh, which PartitionSpecs refer to."""
 
 from __future__ import annotations
 
@@ -54,29 +54,34 @@ def make_mesh(
 def device_grid(
     op: str, shape: Sequence[int], requested: Sequence[Device] | None = None
 ) -> np.ndarray:
-    """Devices in an array.
+    """Arrange devices in an array of the shape of a mesh.
+
+    Args:
+        op: name of the op in messages.
+        shape: shape of the mesh.
+        requested: the devices, as many as the mesh has; None means the first of all devices.
 
     Raises:
-        ValueError: there are not enough, or not as many as were given.
+        ValueError: if the number of devices does not match.
     """
-    there = list(requested if requested is not None else devices())
+    chosen = list(requested if requested is not None else devices())
     count = prod(as_integers(op, "the shape of a mesh", shape))
     check(
-        len(there) == count if requested is not None else len(there) >= count,
+        len(chosen) == count if requested is not None else len(chosen) >= count,
         lambda: (
             f"[{op}] the mesh must have as many positions as there are devices; got {tuple(shape)} "
-            f"for {len(there)}. Fix: choose sizes whose product is {len(there)}, or start with "
+            f"for {len(chosen)}. Fix: choose sizes whose product is {len(chosen)}, or start with "
             f"GPUFLOW_CPU_DEVICES={count}."
         ),
         ValueError,
     )
     grid = np.empty(count, object)
-    grid[:] = there[:count]
+    grid[:] = chosen[:count]
     return grid.reshape(tuple(shape))
 
 
 class _MeshScope:
-    """Undoes ``set_mesh`` at the end of a ``with`` block."""
+    """Context manager that restores the mesh before ``set_mesh``."""
 
     def __init__(self, before: Mesh | None) -> None:
         self._before = before
@@ -148,8 +153,8 @@ def get_abstract_mesh() -> AbstractMesh:
 def use_abstract_mesh(mesh: AbstractMesh) -> Iterator[None]:
     """Set the axes for PartitionSpecs inside the block, for this thread.
 
-    Their devices are those of the current mesh, if its axes have the same names and sizes;
-    otherwise there are none, and arrays cannot be placed.
+    If the current mesh has axes of the same names and sizes, its devices are used. Otherwise there
+    are no devices, and arrays cannot be placed.
     """
     current = config.mesh
     is_like = isinstance(current, Mesh) and current.shape_tuple == mesh.shape_tuple

@@ -1,4 +1,4 @@
-"""Pictures of shardings: boxes that show which device has which shard of an array."""
+"""Visualization of shardings: boxes that show which device has which shard of an array."""
 
 from __future__ import annotations
 
@@ -65,7 +65,7 @@ def visualize_sharding(
     colors = _colors(color_map, rows * columns) if use_color else None
     width = min(max(int(60 * scale) // columns, min_width), max_width)
     height = max(int(12 * scale) // rows, 1)
-    height -= height % 2 == 0  # a label has a middle line
+    height -= height % 2 == 0  # an odd height, so that a label is in the middle
     table = rich.table.Table(
         show_header=False, show_lines=True, padding=0, pad_edge=False, box=rich.box.SQUARE
     )
@@ -128,7 +128,7 @@ def _load_rich() -> Any:
 
 
 def _labels(shape: Sequence[int], sharding: Sharding) -> list[list[str]]:
-    """The label of each box: the devices that have its shard."""
+    """The label of each box by row and column: the devices that have its shard."""
     owners: dict[tuple[int, ...], list[Any]] = {}
     for device, index in sharding.devices_indices_map(shape).items():
         start = tuple(interval.start or 0 for interval in index)

@@ -1,4 +1,4 @@
-"""Arrays with shardings: made from whole arrays, from shards, and from functions of an index."""
+"""Placement of arrays on devices and shardings, resharding, and arrays made from shards."""
 
 from __future__ import annotations
 
@@ -38,9 +38,9 @@ _T = TypeVar("_T")
 
 
 def put(x: Any, where: Device | Sharding | None) -> Any:
-    """One array on a device or with a sharding.
+    """Put an array on a device, or give it a sharding.
 
-    Under a transformation the device is a hint without cost: a program runs on its own device.
+    Under a transformation a device has no effect: a program runs on one device.
     """
     if where is None or isinstance(where, Device):
         return device_put(whole_of(x), where)
@@ -60,7 +60,7 @@ def put(x: Any, where: Device | Sharding | None) -> Any:
 
 
 def _unaliased(array: Array, x: Any) -> Array:
-    """The array with separate shards, so that it outlives a deleted or donated ``x``."""
+    """Give the array its own shard objects, so that it outlives a deleted or donated ``x``."""
     source = x.arrays[0] if type(x) is DistributedArray else whole_of(x)
     if type(array) is not DistributedArray or array is x or array.arrays[0] is not source:
         return array
@@ -69,14 +69,14 @@ def _unaliased(array: Array, x: Any) -> Array:
 
 
 def as_sharding(where: Any, op: str) -> Any:
-    """A user's device or sharding; a PartitionSpec refers to the current mesh.
+    """Convert a user's device, sharding, PartitionSpec, Format or MemorySpace.
 
-    A Format is converted to its sharding, as there is one layout; the memory of the devices to
-    None, as arrays are in it already.
+    A PartitionSpec refers to the current mesh. A Format becomes its sharding, because there is one
+    layout. The memory of devices becomes None, because all arrays are in it.
 
     Raises:
-        ValueError: if it is not a device or sharding, is a PartitionSpec without a mesh, or the
-            memory of the host.
+        ValueError: if it is none of these, is a PartitionSpec without a mesh, or is the memory of
+            the host.
     """
     where = where.sharding if isinstance(where, Format) else where
     if isinstance(where, MemorySpace):
@@ -162,7 +162,7 @@ def reshard(xs: _T, out_shardings: Any) -> _T:
 
 
 def _bounds(index: Index) -> tuple[tuple[int | None, int | None], ...]:
-    """The bounds of an index's slices, as a key: slices themselves are not hashable."""
+    """The bounds of an index, as a key: slices are not hashable (before Python 3.12)."""
     return tuple((extent.start, extent.stop) for extent in index)
 
 

@@ -1,4 +1,4 @@
-"""Array: an immutable array on a device, perhaps still being computed.
+"""``Array``: an immutable array on a device; its values may still be being computed.
 
 Operators and methods come from one table, ``numpy/methods.py``, through ``wiring.py``.
 """
@@ -55,9 +55,10 @@ class Array(ArrayMethods, metaclass=_ArrayClass):
         Array([5., 2., 3.], dtype=float32)
     """
 
-    # _data is row-major, of the aval's shape and storage dtype, in the form of the device's driver
-    # (a NumPy array on the CPU), and no other code writes to it. Its slot is empty once the array
-    # was deleted, so that reading it needs no check. The aval has shape, dtype and weak type.
+    # Invariants: _data is row-major, has the aval's shape and storage dtype, and is the driver's
+    # representation of an array (a NumPy array on the CPU). No other code writes to it. Deleting
+    # the array empties the slot, so that reading raises without a check. The aval has shape, dtype
+    # and weak type.
     __slots__ = ("__weakref__", "_data", "aval", "device")
     __array_priority__: int = 100
 
@@ -70,7 +71,7 @@ class Array(ArrayMethods, metaclass=_ArrayClass):
 
     @property
     def data(self) -> Any:
-        """Internal: the memory in the form of the device's driver; do not write to it.
+        """Internal: the driver's representation of the memory; do not write to it.
 
         Raises:
             DeletedArrayError: if the array was donated or deleted.
@@ -150,7 +151,7 @@ class Array(ArrayMethods, metaclass=_ArrayClass):
         aval = ShapedArray(self.aval.shape[1:], self.aval.dtype, self.aval.weak_type)
         put = device.driver.from_host
         for k in positions:
-            if self.is_deleted():  # what took its memory may be written into it
+            if self.is_deleted():  # the program that it was donated to may overwrite the memory
                 raise_deleted(self)
             yield Array(put(host[k, ...].copy()), aval, device)
 
@@ -258,11 +259,11 @@ class Array(ArrayMethods, metaclass=_ArrayClass):
         return self.tobytes()
 
     def __buffer__(self, flags: int) -> memoryview:
-        """The elements for ``memoryview`` and its like, read-only; Python asks from 3.12 on.
+        """The elements as a read-only buffer (PEP 688), which Python calls from 3.12 on.
 
         Raises:
-            BufferError: the elements are in a GPU's memory, which a buffer of copies would keep,
-                or have a dtype that buffers lack. NumPy then asks ``__array__``.
+            BufferError: if the array is on a GPU, where a buffer would need a copy that it keeps
+                alive; or if buffers do not support the dtype. NumPy then calls ``__array__``.
         """
         del flags
         if self.device.platform != "cpu":
@@ -322,8 +323,8 @@ class Array(ArrayMethods, metaclass=_ArrayClass):
         return _restore, (self.host(), self.aval)
 
 
-# By this calls find their programs: the aval, or in subclasses also the sharding. It is one slot
-# with two names.
+# The key by which calls find their programs. For an Array it is the aval: one slot with two names.
+# Subclasses with a sharding have a key of both.
 Array._type_key = Array.aval  # type: ignore[attr-defined]
 
 
@@ -333,15 +334,15 @@ class Shard:
 
     Attributes:
         device: the device.
-        index: slices of the whole array.
-        replica_id: number of previous devices with the same shard.
+        index: the slices of the whole array that the shard holds.
+        replica_id: number of preceding devices with the same shard.
         data: the shard, an Array on the device; None for a device of another process.
     """
 
     device: Device
     index: Index
     replica_id: int
-    data: Any  # Array | None: who looks at shards of other processes knows
+    data: Any  # Array | None; declared Any, so that users need no check for local shards
 
 
 def _restore(data: np.ndarray, aval: ShapedArray) -> Array:
@@ -349,7 +350,7 @@ def _restore(data: np.ndarray, aval: ShapedArray) -> Array:
 
 
 def raise_deleted(array: Array) -> NoReturn:
-    """Raise for an array without data.
+    """Raise the error for use of a deleted array.
 
     Raises:
         DeletedArrayError: always.
@@ -368,7 +369,7 @@ register_value_type(Array, _array_aval)
 
 
 def from_numpy(value: Any, aval: ShapedArray, device: Device | None = None) -> Array:
-    """A new Array with a copy of ``value``, converted to the aval's storage dtype."""
+    """Copy a value to a new Array, converted to the aval's storage dtype."""
     device = device or default_device()
     data = np.array(value, dtype=storage_dtype(aval.dtype), order="C", copy=True)
     data = data.reshape(aval.shape)
@@ -378,7 +379,10 @@ def from_numpy(value: Any, aval: ShapedArray, device: Device | None = None) -> A
 
 
 def as_numpy(value: Any, aval: ShapedArray) -> np.ndarray:
-    """The NumPy array of an operand of any value type, in the aval's storage dtype."""
+    """Convert an operand of any value type to NumPy, in the aval's storage dtype.
+
+    The result may share memory with the operand: do not write to it.
+    """
     if type(value) is Array:
         return value.host()
     if type(value) is Zero:
@@ -394,5 +398,5 @@ def as_numpy(value: Any, aval: ShapedArray) -> np.ndarray:
             f"[array] operands must hold values; got {brief(value)}. "
             f"Fix: {fix_for(value, 'pass an array or a number')}."
         )
-    with np.errstate(all="ignore"):  # a float64 may become infinite in float32
+    with np.errstate(all="ignore"):  # a float64 may overflow in float32
         return np.array(array, dtype=dtype, order="C").reshape(aval.shape)

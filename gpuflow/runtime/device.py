@@ -1,4 +1,4 @@
-"""Devices, which store arrays and run programs."""
+"""Devices and platforms: which exist, which one is the default, and their drivers."""
 
 from __future__ import annotations
 
@@ -22,8 +22,9 @@ class _Process:
     """This process in a group of processes.
 
     Attributes:
-        index, count: its index, and the number of processes.
-        devices: for each process, the number of its devices by platform name.
+        index: the rank of this process.
+        count: the number of processes.
+        devices: for each process, from platform name to its number of devices.
     """
 
     index: int = 0
@@ -36,10 +37,10 @@ process = _Process()
 
 @record
 class Client:
-    """One platform with its devices, in JAX's interface.
+    """One platform with its devices: JAX's client interface.
 
     Attributes:
-        platform: its name, such as ``"cpu"``.
+        platform: name of the platform, such as ``"cpu"``.
         runtime_type: name of the runtime.
     """
 
@@ -47,7 +48,7 @@ class Client:
     runtime_type: ClassVar[str] = "gpuflow"
 
     def devices(self) -> list[Device]:
-        """Its devices, those of other processes too."""
+        """Return the devices of all processes."""
         return list(devices(self.platform))
 
     def local_devices(self) -> list[Device]:
@@ -69,11 +70,11 @@ class Client:
 
 @record
 class Memory:
-    """The memory of a device, one for each.
+    """The memory of a device; each device has one.
 
     Attributes:
-        device: the owner.
-        kind: ``"device"``.
+        device: the device.
+        kind: always ``"device"``.
     """
 
     device: Device
@@ -82,15 +83,22 @@ class Memory:
 
 @record
 class Device:
-    """One device of a platform."""
+    """One device of a platform.
+
+    Attributes:
+        platform: name of the platform.
+        id: index among the devices of all processes.
+        process_index: the process that the device belongs to.
+        local_hardware_id: index in its process; -1 means ``id``.
+        is_committed: whether arrays with this device were explicitly placed there.
+    """
 
     platform: str
     id: int
     process_index: int = 0
-    # Its index in its process; -1: its id.
     local_hardware_id: int = field(default=-1, compare=False)
-    # Whether arrays with it were explicitly put there: such arrays stay, others follow. Results
-    # take the device of an operand, including this flag.
+    # Committed arrays stay on their device; uncommitted operands are moved to them. A result takes
+    # the device of an operand, including this flag.
     is_committed: bool = field(default=False, compare=False, repr=False)
 
     @property
@@ -130,7 +138,7 @@ class Device:
                 f"{self.process_index} in process {process.index}. Fix: use local_devices()."
             )
         ordinal = self.id if self.local_hardware_id < 0 else self.local_hardware_id
-        with in_use.making:  # or two threads would make a driver each
+        with in_use.making:  # two threads must not create a driver each
             driver = _platforms[self.platform].driver(ordinal)
         in_use.drivers.add(driver)
         in_use.devices.add(self)
@@ -139,7 +147,7 @@ class Device:
 
     @cached_property
     def committed(self) -> Device:
-        """The same device, as used by arrays that were explicitly placed on it."""
+        """The same device with ``is_committed``, for arrays that are explicitly placed on it."""
         if self.is_committed:
             return self
         others = (device for device in devices(self.platform) if device.is_local)
@@ -175,15 +183,16 @@ class Device:
 class _InUse:
     """The drivers and devices that this process has used; nearly always one.
 
-    The flags stay set; perf/bench_flags.py measures the savings.
+    Processes with one device skip checks. A flag is never cleared once it is set.
+    perf/bench_flags.py measures the savings.
 
     Attributes:
-        drivers: all of them.
-        devices: those with arrays.
-        several: whether arrays may be on more than one, so that operations must check: an eager
-            sum of two small arrays takes 28 % longer then, a jitted one 55 %.
-        distributed: whether an array ever had shards in several memories: an eager loop takes 7 %
-            longer where it must check, an operation on an array and a scalar 4 %.
+        drivers: the drivers in use.
+        devices: the devices in use.
+        several: whether arrays may be on several devices, so that operations must check. An eager
+            sum of two small arrays then takes 28 % longer, a jitted one 55 %.
+        distributed: whether an array ever had shards in several memories. The checks make an eager
+            loop 7 % slower, and an operation on an array and a scalar 4 %.
         making: lock for the creation of a driver.
     """
 
@@ -194,7 +203,7 @@ class _InUse:
     making: Any = field(default_factory=threading.RLock)
 
     def forget_lock(self) -> None:
-        """In a forked child: the thread that held the lock may be gone."""
+        """Replace the lock in a forked child: the thread that held it may not exist there."""
         self.making = threading.RLock()
 
 
@@ -206,11 +215,10 @@ if hasattr(os, "register_at_fork"):
 def common_device(name: str, arrays: Sequence[Any]) -> Device:
     """The device on which an operation on arrays runs.
 
-    It is the device of the committed arrays, to which others are moved; without committed arrays
-    the default device.
+    It is the device of the committed arrays, or the default device if there are none.
 
     Raises:
-        ValueError: arrays were put on different devices.
+        ValueError: if arrays are committed to different devices.
     """
     committed = [array for array in arrays if array.device.is_committed]
     if not committed:
@@ -222,7 +230,7 @@ def common_device(name: str, arrays: Sequence[Any]) -> Device:
 
 
 def different_devices(name: str, arrays: Sequence[Any]) -> ValueError:
-    """The error for arrays that were put on different devices."""
+    """The error for arrays that are committed to different devices."""
     listed = ", ".join(f"{array.aval} on {_device_names(array)}" for array in arrays)
     return ValueError(
         f"[{name}] arrays that were put on devices must be on the same ones; got {listed}. "
@@ -239,11 +247,12 @@ class Platform:
     """A kind of device.
 
     Attributes:
-        count: the number of devices of this process; raises RuntimeError where there are none.
+        name: name of the platform, such as ``"cuda"``.
+        count: returns the number of devices of this process; raises RuntimeError if there are none.
         driver: from the index of a device to its driver.
-        is_default: whether it is the default platform, unless an earlier one is.
-        shares_memory: whether all devices of a process share it.
-        target: the compilation target, which needs no device.
+        is_default: whether it may be the default platform; the first registered one is.
+        shares_memory: whether all devices of a process share one memory.
+        target: returns the compilation target, which needs no device.
     """
 
     name: str
@@ -262,7 +271,7 @@ def register_platform(platform: Platform) -> None:
     _platforms[platform.name] = platform
 
 
-_ALIASES = {"gpu": "cuda"}  # as JAX's users write it
+_ALIASES = {"gpu": "cuda"}  # JAX's name
 
 
 @cache
@@ -274,7 +283,7 @@ def target_of(platform: str) -> Target:
     """Return the compilation target of a platform, which needs no device.
 
     Raises:
-        ValueError: the platform is unknown.
+        ValueError: if the platform is unknown.
     """
     named = _platforms.get(_ALIASES.get(platform, platform))
     if named is None or named.target is None:
@@ -288,10 +297,10 @@ def target_of(platform: str) -> Target:
 
 @cache
 def devices(platform: str | None = None) -> tuple[Device, ...]:
-    """The devices of ``platform``; of the default platform when None.
+    """The devices of ``platform``; None is the default platform.
 
     Raises:
-        RuntimeError: an unknown or absent platform.
+        RuntimeError: if the platform is unknown or has no devices.
     """
     if not are_in_use():
         config.before_devices()
@@ -313,7 +322,7 @@ def devices(platform: str | None = None) -> tuple[Device, ...]:
 
 
 def are_in_use() -> bool:
-    """Whether devices were requested already: from then on their number is fixed."""
+    """Whether devices were requested already, which fixes their number."""
     return devices.cache_info().currsize > 0
 
 
@@ -324,20 +333,20 @@ def local_devices(platform: str | None = None) -> tuple[Device, ...]:
 
 
 def set_process(index: int, count: int, counts: tuple[Mapping[str, int], ...]) -> None:
-    """Set the index of this process among ``count``, and the number of devices of each."""
+    """Join a group: set this process's rank, the number of processes, and each one's devices."""
     process.index, process.count, process.devices = index, count, counts
     devices.cache_clear()
     local_devices.cache_clear()
 
 
 def device_counts() -> dict[str, int]:
-    """The numbers of this process's devices of the default platform and of the CPU."""
+    """The number of this process's devices of the default platform and of the CPU."""
     names = {"cpu", config.environment.platform or _default_platform()}
     return {name: _platforms[name].count() for name in sorted(names)}
 
 
 def default_device() -> Device:
-    """The device on which new arrays are made."""
+    """The device of new arrays."""
     configured = config.trace_context().default_device
     if configured is None:
         return local_devices()[0]

@@ -1,7 +1,7 @@
-"""An array in the memory of a GPU: its address, layout and nothing else.
+"""``DeviceArray``: an array in GPU memory, as an address and a layout.
 
-It is the data of Arrays on a GPU. It only has the interface that programs need: kernels do
-arithmetic, and libraries get their own arrays on the same memory.
+It is the data of Arrays on a GPU, and has only the interface that programs need. Kernels do the
+arithmetic; libraries get their own array objects on the same memory.
 """
 
 from __future__ import annotations
@@ -31,11 +31,11 @@ class DeviceArray:
 
     Args:
         device: the driver of the device.
-        shape: shape of the result.
-        dtype: of the elements, as they are stored.
-        address: of the first element.
-        block: keeps the memory alive.
-        strides: in bytes; None: row-major without gaps.
+        shape: shape of the array.
+        dtype: storage dtype of the elements.
+        address: address of the first element.
+        block: an object that keeps the memory alive.
+        strides: strides in bytes; None means row-major without gaps.
     """
 
     __slots__ = ("address", "block", "device", "dtype", "shape", "strides")
@@ -66,7 +66,7 @@ class DeviceArray:
 
     @property
     def byte_strides(self) -> tuple[int, ...]:
-        """The strides in bytes, whatever the layout."""
+        """The strides in bytes, for any layout."""
         if self.strides is not None:
             return self.strides
         return tuple(step * self.dtype.itemsize for step in row_major_strides(self.shape))
@@ -82,7 +82,7 @@ class DeviceArray:
         return 0 in self.shape or all(n == 1 or s == w * itemsize for n, s, w in axes)
 
     def reshape(self, shape: tuple[int, ...]) -> DeviceArray:
-        """The same elements in another shape; only of row-major arrays."""
+        """The same elements in another shape; the array must be row-major."""
         assert self.is_row_major and prod(shape) == self.size, (self.shape, shape)
         return DeviceArray(self.device, shape, self.dtype, self.address, self.block)
 
@@ -96,7 +96,7 @@ class DeviceArray:
         return DeviceArray(self.device, self.shape[1:], self.dtype, address, self.block, inner)
 
     def item(self) -> bool | int | float | complex:
-        """The only element as a Python scalar, when it is computed."""
+        """Wait for the only element, and return it as a Python scalar."""
         return self.device.to_host(self).item()
 
     def copy(self) -> DeviceArray:
@@ -114,10 +114,10 @@ def strided(
     offset: int = 0,
     strides: tuple[int, ...] | None = None,
 ) -> DeviceArray:
-    """A view of data's memory; ``offset`` and ``strides`` are in bytes."""
+    """A view of the memory of data; ``offset`` and ``strides`` are in bytes."""
     return DeviceArray(data.device, shape, dtype, data.address + offset, data.block, strides)
 
 
 def described(shape: tuple[int, ...], dtype: np.dtype) -> str:
-    """A type as text, ``float32[2,3]``."""
+    """A type as text, such as ``float32[2,3]``."""
     return f"{dtype.name}[{','.join(map(str, shape))}]"

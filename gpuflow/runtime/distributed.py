@@ -1,7 +1,7 @@
-"""PartedArray: an Array with shards in several memories, of this process and of others.
+"""``DistributedArray``: an Array with shards in several memories, of this and other processes.
 
-Each memory holds the shards of its devices as one array. Operations run in every memory, on its
-shards: parallel/partition/programs.py makes them, and wiring.py installs it.
+Each memory holds the shards of its devices as one array. An operation runs in every memory, on its
+shards (SPMD). ``parallel/partition/programs.py`` creates these programs; ``wiring.py`` installs it.
 """
 
 from __future__ import annotations
@@ -28,15 +28,15 @@ class DistributedArray(Array):
     """An Array in several memories.
 
     Args:
-        arrays: the shards of each memory of this process, in the order of ``local_memories``.
-        aval: of the whole array.
-        sharding: the sharding, which assigns shards to devices.
+        arrays: one Array for each memory of this process, in the order of ``local_memories``.
+        aval: the type of the whole array.
+        sharding: the assignment of shards to devices.
     """
 
     __slots__ = ("_sharding", "arrays")
 
     def __init__(self, arrays: Sequence[Array], aval: ShapedArray, sharding: Sharding) -> None:
-        # The slot of the data stays empty: code that reads it is for arrays in one memory.
+        # The slot _data stays empty: fast paths that read it raise, and take the general path.
         self.arrays, self.aval, self.device = tuple(arrays), aval, arrays[0].device
         self._sharding = sharding
         in_use.distributed = True
@@ -50,7 +50,7 @@ class DistributedArray(Array):
         """The values as a NumPy array.
 
         Raises:
-            RuntimeError: other processes have some of them.
+            RuntimeError: if other processes have some of the elements.
         """
         held = self._held()
         for array, holding in held:
@@ -71,7 +71,7 @@ class DistributedArray(Array):
         return whole
 
     def _held(self) -> list[tuple[Array, Holding]]:
-        """This process's shards, and their positions in the whole."""
+        """This process's arrays, each with the chunks of the whole that it holds."""
         holding_of = holdings(self._sharding, self.aval.ndim)
         return [(array, holding_of[array.device.memory]) for array in self.arrays]
 
@@ -100,7 +100,7 @@ class DistributedArray(Array):
         return self
 
     def _device_shard(self, device: Device, index: Index) -> Array:
-        """The shard of a device of this process, a copy."""
+        """A copy of the shard of a device of this process."""
         ((array, holding),) = [
             pair for pair in self._held() if pair[0].device.memory == device.memory
         ]
@@ -133,15 +133,15 @@ register_value_type(DistributedArray, _distributed_aval)
 
 @cache
 def local_memories(sharding: Sharding) -> tuple[Device, ...]:
-    """A device of each of this process's memories, in the order of ``arrays``."""
+    """One device for each memory of this process, in the order of ``DistributedArray.arrays``."""
     return in_order(device.committed for device in sharding._devices if device.is_local)
 
 
 def distribute(value: Any, sharding: Sharding) -> DistributedArray:
-    """Distribute an array that each process holds entirely over the memories of its devices.
+    """Shard a value over memories; every process must hold the whole value.
 
     Raises:
-        ValueError: the sharding does not divide it.
+        ValueError: if the sharding does not divide it.
     """
     aval = aval_of(value)
     sharding.shard_shape(aval.shape)
@@ -167,7 +167,7 @@ def distribute(value: Any, sharding: Sharding) -> DistributedArray:
 
 
 def _copied_block(value: Array, block: Index, device: Device) -> Any:
-    """Data of a device with a block of an array of a GPU, copied without the host if possible."""
+    """Copy a block of an array on a GPU to a device, without the host if possible."""
     data, source = value.data, value.device.driver
     shape = tuple(bounds.stop - bounds.start for bounds in block)
     steps = data.byte_strides
@@ -178,23 +178,23 @@ def _copied_block(value: Array, block: Index, device: Device) -> Any:
 
 
 def delete_donated(operands: Sequence[Any], donated: Sequence[bool]) -> None:
-    """Delete the arrays that were donated to a program that used copies or shards of them."""
+    """Delete donated arrays after a program that ran on copies or shards of them."""
     for value, flag in zip(operands, donated, strict=False):
         if flag and isinstance(value, Array):
             value.delete()
 
 
 def gathered(array: DistributedArray) -> Array:
-    """The array in the memory of its first device.
+    """Gather an array in the memory of its first device.
 
     Raises:
-        RuntimeError: other processes have some of the elements.
+        RuntimeError: if other processes have some of the elements.
     """
     return Array(array.data, array.aval, array.device)
 
 
 def spans_memories(jaxpr: ClosedJaxpr) -> bool:
-    """Whether a program holds programs that run in several memories, or such shardings."""
+    """Whether a program contains equations that run in several memories, or such shardings."""
 
     def goes() -> bool:
         program = jaxpr.jaxpr
@@ -206,12 +206,12 @@ def spans_memories(jaxpr: ClosedJaxpr) -> bool:
 
 
 def runs_distributed(primitive: Primitive, operands: Sequence[Any], params: dict[str, Any]) -> bool:
-    """Whether an op has to run in several memories; only called once there are such arrays."""
+    """Whether an op must run in several memories; called only after ``in_use.distributed``."""
     if primitive.lower.is_split:
-        return False  # its own rule distributes it
+        return False  # its own execute rule distributes it
     held = () if primitive.subjaxprs is None else primitive.subjaxprs(params)
     if any(type(program) is not ClosedJaxpr for program in held):
-        return False  # a function that is not traced yet: each op that it binds is checked
+        return False  # a Python function: each op that it binds is checked separately
     if any(type(value) is DistributedArray for value in operands):
         return True
     return any(map(spans_memories, held))
@@ -223,7 +223,7 @@ def _unplugged(*arguments: Any) -> NoReturn:
 
 @record(frozen=False)
 class _Programs:
-    """Runner of programs in several memories; set by wiring.py.
+    """Hooks to run programs in several memories; ``wiring.py`` sets them.
 
     Attributes:
         evaluate: ``(primitive, operands, params) -> results``, for distributed operands.

@@ -1,7 +1,7 @@
-"""The driver interface: operations of a device on arrays and programs.
+"""The driver interface: how a device stores arrays and runs plans.
 
-An Array holds *data*: the driver's representation of an array in memory, a NumPy array on the CPU.
-Only drivers and their programs access its contents.
+An Array holds *data*: the driver's representation of an array, which is a NumPy array on the CPU
+and a DeviceArray on a GPU. Only drivers and their programs may access its contents.
 """
 
 from __future__ import annotations
@@ -20,8 +20,8 @@ from gpuflow.core.primitive import Primitive
 if TYPE_CHECKING:
     from gpuflow.compiler.planning.plan import KernelStep, Plan
 
-# ``(data) -> function``: starts to read a bool after the work queued so far. The function waits
-# for it. The previous read may still be pending, but not the one before it.
+# ``(data) -> function``: starts an asynchronous read of a bool, after the work queued so far. The
+# returned function waits for the value. At most two reads may be pending.
 FlagReader = Callable[[Any], Callable[[], bool]]
 
 
@@ -29,11 +29,14 @@ class Program(Protocol):
     """A plan that a device can run."""
 
     def run(self, arrays: list[Any], device: Any) -> list[Any]:
-        """The outputs as Arrays on ``device``, for the data of all inputs; it may return early."""
+        """Run the plan on the data of all inputs, and return its outputs as Arrays on ``device``.
+
+        It may return before the values are computed.
+        """
         ...
 
     def driver_text(self) -> str:
-        """The text of the launching code, for debugging."""
+        """The source of the generated driver function, for debugging."""
         ...
 
     def build(self) -> None:
@@ -41,21 +44,22 @@ class Program(Protocol):
         ...
 
     def code_bytes(self) -> int:
-        """Bytes of the machine code of all kernels, which are built."""
+        """Total size of the machine code of all kernels in bytes; builds them."""
         ...
 
     def sources_of(self, step: KernelStep) -> list[Path]:
-        """Files of the generated source of a step's kernels, which are built."""
+        """Files with the generated source of a step's kernels; builds them."""
         ...
 
 
 class Driver(Protocol):
-    """One device, or several that share everything.
+    """The driver of one device, or of several devices that share one memory.
 
     Attributes:
-        xp: the array module that ops' ``impl`` gets: NumPy. Of a driver that compiles every op it
-            has ``copyto`` and ``empty`` only.
-        strided: ``(shape, dtype, data, offset, strides)``, in bytes: a view of data's memory.
+        xp: the array module that is passed to ``impl`` of ops: NumPy. If the driver compiles every
+            op, it only needs ``copyto`` and ``empty``.
+        strided: ``(shape, dtype, data, offset, strides) -> data``, a view of the memory of data;
+            offset and strides are in bytes.
     """
 
     xp: Any
@@ -63,9 +67,9 @@ class Driver(Protocol):
 
     @property
     def evaluate(self) -> Callable[..., Any] | None:
-        """``(primitive, avals, params, arrays, device) -> Arrays``, the outputs of one op; or None.
+        """``(primitive, avals, params, arrays, device) -> Arrays``: run one op.
 
-        None: ops are evaluated by their ``impl``.
+        None if ops run by their ``impl``.
         """
         ...
 
@@ -77,7 +81,7 @@ class Driver(Protocol):
     def program_of_op(
         self, primitive: Primitive, avals: Sequence[ShapedArray], params: dict[str, Any]
     ) -> Program | None:
-        """Return the implementation of an op outside of jit; None: its ``impl``."""
+        """Return the program that runs an op outside of jit; None if its ``impl`` runs."""
         ...
 
     def empty(self, shape: tuple[int, ...], dtype: np.dtype) -> Any:
@@ -85,15 +89,18 @@ class Driver(Protocol):
         ...
 
     def from_host(self, array: np.ndarray) -> Any:
-        """Data with the values of a NumPy array that no other code writes to."""
+        """Data with the values of a NumPy array; the data may be that array.
+
+        The caller must not write to the array afterwards.
+        """
         ...
 
     def to_host(self, data: Any) -> np.ndarray:
-        """The values, when they are computed; a view if they are a NumPy array."""
+        """Wait for the values and return them; the result may be data itself, so do not write."""
         ...
 
     def from_driver(self, data: Any, source: Driver) -> Any:
-        """Data with the values that another driver's data have, or will have."""
+        """Copy data of another driver; the values may still be being computed."""
         ...
 
     def copy(self, data: Any) -> Any:
@@ -101,29 +108,32 @@ class Driver(Protocol):
         ...
 
     def flag_reader(self) -> FlagReader:
-        """A new function that begins to read a bool scalar."""
+        """A new FlagReader."""
         ...
 
     def wait(self, data: Any) -> None:
-        """Return when the values are computed."""
+        """Wait until the values are computed."""
         ...
 
     def result(self, value: Any, aval: ShapedArray, operands: Sequence[Any]) -> Any:
-        """Convert the result of ``impl`` to new row-major data in the storage dtype."""
+        """Convert the result of ``impl`` to row-major data in the storage dtype.
+
+        The data must not share memory with ``operands``.
+        """
         ...
 
     def made_at(self, data: Any) -> SourceLocation | None:
-        """The user's location that made data, if it was recorded."""
+        """The user's source location that created data, if it was recorded."""
         ...
 
     def is_shared(self, arrays: list[Any], k: int) -> bool:
-        """Whether anything except one Array refers to operand k's memory."""
+        """Whether anything except one Array refers to the memory of operand k; see ``holders``."""
         ...
 
     def memory_stats(self) -> dict[str, int]:
-        """Result of ``Device.memory_stats``."""
+        """The result of ``Device.memory_stats``."""
         ...
 
     def program(self, plan: Plan, out_avals: Sequence[ShapedArray]) -> Program:
-        """The plan, ready to run."""
+        """A runnable program of a plan."""
         ...

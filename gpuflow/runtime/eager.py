@@ -1,4 +1,8 @@
-"""The eager evaluator: one op at a time, through its ``impl``."""
+"""The eager evaluator: run one primitive on concrete values.
+
+On the CPU an op runs by its ``impl`` (NumPy), or by a program of the single op if that is faster.
+A driver with ``evaluate``, as on GPUs, runs all ops itself.
+"""
 
 from __future__ import annotations
 
@@ -42,9 +46,9 @@ class Call:
 
     Attributes:
         outs: the result of the shape rule.
-        is_plain: one op of NumPy on each element, which runs no other code.
-        is_silent: moves elements only, so that NumPy warns of nothing.
-        program: the implementation of the op instead of its ``impl``, or None.
+        is_plain: whether ``impl`` is elementwise NumPy code, which runs no code of users.
+        is_silent: whether ``impl`` only moves elements, so that NumPy cannot warn.
+        program: the program that runs instead of ``impl``, or None.
     """
 
     outs: Any
@@ -55,7 +59,7 @@ class Call:
 
 _calls: dict[Hashable, Call] = {}
 register_table("eager calls", _calls, _MAX_CALLS)
-# Contexts in which NumPy warns of nothing. To enter one costs a tenth of ``np.errstate``; it
+# Contexts in which NumPy does not warn. Entering one costs a tenth of ``np.errstate``. A context
 # serves one call at a time.
 _quiet: list[Context] = []
 
@@ -75,7 +79,7 @@ def evaluate(primitive: Any, operands: tuple[Any, ...], params: dict[str, Any]) 
         arrays = [value._data for value in operands]
         avals = tuple([value.aval for value in operands])
         device = operands[-1].device
-    except (AttributeError, IndexError):  # other values than Arrays, deleted ones, or none
+    except (AttributeError, IndexError):  # not all are plain Arrays, one is deleted, or no operands
         if in_use.distributed and runs_distributed(primitive, operands, params):
             check_same_devices(primitive.name, operands)
             return programs.evaluate(primitive, operands, params)
@@ -92,25 +96,25 @@ def evaluate(primitive: Any, operands: tuple[Any, ...], params: dict[str, Any]) 
         is_new = device.driver is not before
     driver = device.driver
     if driver.evaluate is not None:
-        if is_new:  # it was just copied here, and has no other references
+        if is_new:  # the data was copied above, so it has no other references
             out_arrays = [Array(arrays[0], avals[0], device)]
         else:
             out_arrays = driver.evaluate(primitive, avals, params, arrays, device)
         if config.may_check:
             for array in out_arrays:
-                _examine(primitive, operands, array.data, array.aval, device)
+                _check_result(primitive, operands, array.data, array.aval, device)
         return out_arrays if primitive.multiple_results else out_arrays[0]
     try:
         call = _calls[primitive, avals, tuple(params.items()) if params else ()]
     except (KeyError, TypeError):
         call = None
-    if call is None:  # after the handler: an error of a shape rule has no KeyError as context
+    if call is None:  # outside of the handler: errors of shape rules must not chain a KeyError
         call = cached_call(primitive, avals, params, driver)
     if call.program is not None:
         out_arrays = call.program.run(arrays, device)
         if config.may_check:
             for array in out_arrays:
-                _examine(primitive, operands, array.data, array.aval, device)
+                _check_result(primitive, operands, array.data, array.aval, device)
         return out_arrays if primitive.multiple_results else out_arrays[0]
     outs, xp = call.outs, driver.xp
     if call.is_plain:
@@ -127,27 +131,27 @@ def evaluate(primitive: Any, operands: tuple[Any, ...], params: dict[str, Any]) 
     if not primitive.multiple_results:
         data = driver.result(results, outs, arrays)
         if config.may_check or data.shape != outs.shape:
-            _examine(primitive, operands, data, outs, device)
+            _check_result(primitive, operands, data, outs, device)
         return Array(data, outs, device)
     out_arrays = [
         Array(driver.result(result, aval, arrays), aval, device)
         for result, aval in zip(results, outs, strict=True)
     ]
     for array in out_arrays:
-        _examine(primitive, operands, array.data, array.aval, device)
+        _check_result(primitive, operands, array.data, array.aval, device)
     return out_arrays
 
 
 def _converted(
     primitive: Primitive, operands: tuple[Any, ...], target: Device | None = None
 ) -> tuple[list[Any], tuple[ShapedArray, ...], Device]:
-    """Data, types and device of operands of which some are not Arrays, or deleted ones.
+    """Data, types and device of operands, of which some are not Arrays, or deleted.
 
-    Values that are not Arrays go to the last Array's device; without one to the requested device.
+    Values that are not Arrays go to the device of the last Array, or else to ``target``.
     """
     used = [value.device for value in operands if type(value) is Array]
     device = used[-1] if used else target or default_device()
-    # Results of such ops are never an operand's memory.
+    # Cached scalars are shared. Results of elementwise ops never share memory with an operand.
     may_cache = bool(used) and primitive.lower.is_elementwise
     arrays, avals = [], []
     for value in operands:
@@ -167,16 +171,17 @@ def _converted(
 def on_common_device(
     name: str, operands: Sequence[Any], arrays: list[Any], counted: Sequence[Any] | None = None
 ) -> tuple[Device, list[Any]]:
-    """The device for an operation, and the data of its operands, converted to its driver.
+    """The device of an operation, and the data of its operands, converted to its driver.
 
     Args:
-        name: of the operation.
-        operands: values, of which Arrays count.
-        arrays: the data of each, with the driver of the last Array for other operands.
-        counted: the operands that determine where it runs; by default all.
+        name: name of the operation.
+        operands: the values, of which only Arrays have a device.
+        arrays: the data of each operand. Data of other values than Arrays must belong to the
+            driver of the last Array.
+        counted: the operands that determine the device; None means all.
 
     Raises:
-        ValueError: operands were put on different devices.
+        ValueError: if operands are committed to different devices.
     """
     used = [x for x in (operands if counted is None else counted) if type(x) is Array]
     device = common_device(name, used)
@@ -190,7 +195,7 @@ def on_common_device(
 
 
 def _target_device(primitive: Primitive, params: dict[str, Any]) -> Device | None:
-    """The device of an op's result, if its params specify one."""
+    """The device of an op's result, if its params specify a device."""
     device = None if primitive.placement.device is None else primitive.placement.device(params)
     return None if device is None else device.committed
 
@@ -204,7 +209,7 @@ def _on_device(arrays: list[Any], source: Device, target: Device) -> tuple[Devic
 
 
 def _in_sharding(primitive: Primitive, value: Any, sharding: Sharding) -> Array:
-    """An array with a sharding; elements are copied only if they change memories."""
+    """Reshard an array; elements are copied only if they change memories."""
     current = value.sharding if isinstance(value, Array) else None
     sharding = settled(sharding, current, aval_of(value).ndim)
     if not is_in_one_memory(sharding):
@@ -231,12 +236,12 @@ def cached_call(
 ) -> Call:
     """Return the cached data of an op, for hashable params.
 
-    Only drivers that do not evaluate ops themselves use it; all such devices share one.
+    Only drivers without ``evaluate`` use it. All such devices share one driver.
     """
     key = (primitive, avals, tuple(params.items()) if params else ())
     try:
         call = _calls.get(key)
-    except TypeError:  # not cached, so that a program is not worth its plan
+    except TypeError:  # params cannot be hashed: without a cache, compiling is not worth it
         return _new_call(primitive, avals, params, None)
     if call is None:
         if len(_calls) > _MAX_CALLS:
@@ -263,7 +268,7 @@ def _refuse_tracers(primitive: Primitive, operands: tuple[Any, ...]) -> None:
             raise_leaked_tracer(value, primitive.name)
 
 
-def _examine(
+def _check_result(
     primitive: Primitive, operands: Sequence[Any], data: Any, aval: ShapedArray, device: Device
 ) -> None:
     """Check a result's shape, and for nan and infinities if the settings request it."""
@@ -280,7 +285,9 @@ def _examine(
 
 
 class _Local(threading.local):
-    is_replaying = False  # whether this thread searches for the origin of a nonfinite result
+    """Thread-local state: whether this thread searches for the origin of a nonfinite result."""
+
+    is_replaying = False
 
 
 _local = _Local()
@@ -297,7 +304,7 @@ def unchecked() -> Iterator[None]:
 
 
 def checks() -> Settings | None:
-    """The settings if they request checks now, which wait for a GPU; else None."""
+    """The settings if they request checks of results, else None. Checks wait for a GPU."""
     settings = config.trace_context()
     if _local.is_replaying or not (settings.debug_nans or settings.debug_infs):
         return None
@@ -305,7 +312,7 @@ def checks() -> Settings | None:
 
 
 def is_finite(data: np.ndarray, aval: ShapedArray, settings: Settings) -> bool:
-    """Whether a result has neither nan nor infinities, as far as the settings reject them."""
+    """Whether a result has no values (nan, infinities) that the settings reject."""
     if dtypes.is_extended(aval.dtype) or not dtypes.is_inexact(aval.dtype):
         return True
     has_nan = settings.debug_nans and np.isnan(data).any()
@@ -323,11 +330,11 @@ def not_finite(
     """The error for a result of ``name`` that is not finite.
 
     Args:
-        name: of the op, or of the program.
+        name: name of the op, or of the program.
         data, aval: the result.
-        settings: the settings that reject them.
-        operands: those of the op; empty: unknown.
-        location: the location, for messages.
+        settings: the settings that reject it.
+        operands: the operands of the op; empty if they are unknown.
+        location: a phrase for the message, such as the source line.
     """
     is_nan = settings.debug_nans and np.isnan(data).any()
     what, setting = ("nan", "debug_nans") if is_nan else ("inf", "debug_infs")
@@ -343,7 +350,7 @@ def not_finite(
 
 
 def _shown(value: Any, shape: tuple[int, ...], index: tuple[int, ...]) -> str:
-    """Describe an operand where the result is not finite, or its range."""
+    """Describe an operand: its element at the index of the nonfinite result, or its range."""
     aval = aval_of(value)
     if dtypes.is_extended(aval.dtype):
         return str(aval)

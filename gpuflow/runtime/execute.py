@@ -1,4 +1,8 @@
-"""Executables: run compiled programs on Arrays."""
+"""Executables: compile a program for a device at first use, and run it on Arrays.
+
+This is where donation is enforced: a program may overwrite a donated operand only if nothing else
+refers to its memory (``holders``).
+"""
 
 from __future__ import annotations
 
@@ -36,11 +40,11 @@ class Compiled:
 
     Attributes:
         plan: the plan of the program.
-        target: the platform that it was made for.
-        program: the plan, ready to run.
-        constants: data of additional inputs.
-        overwritten: positions of donated inputs whose memory the plan takes.
-        forwarded: indices of inputs that are unmodified outputs.
+        target: the compilation target.
+        program: the runnable plan.
+        constants: data of the plan's additional inputs, which follow the operands.
+        overwritten: indices of donated inputs that the plan overwrites.
+        forwarded: indices of inputs that are outputs without a change.
     """
 
     def __init__(
@@ -65,9 +69,9 @@ class Compiled:
         driver: Driver,
         others: Iterable[Compiled],
     ) -> None:
-        same_target = next((other for other in others if other.target is self.target), None)
-        if same_target is not None:  # another device of the platform has the same plan
-            self.plan, self._values = same_target.plan, same_target._values
+        compiled_for_target = next((other for other in others if other.target is self.target), None)
+        if compiled_for_target is not None:  # devices of a platform share the plan
+            self.plan, self._values = compiled_for_target.plan, compiled_for_target._values
         else:
             with span("builds", "compile a program", equations=len(jaxpr.jaxpr.eqns)):
                 self.plan, self._values = pipeline.compile_plan(
@@ -77,23 +81,28 @@ class Compiled:
 
 
 class Executable:
-    """A program to run on Arrays, compiled for each driver at first use.
+    """A program that runs on Arrays, compiled for each driver at first use.
+
+    Args:
+        jaxpr: the program.
+        donated: for each operand whether it is donated.
 
     Attributes:
-        build_seconds: a list of one float, to which the time of compiling is added.
+        donated: indices of donated operands. They are deleted after each call.
+        build_seconds: a list of one float, to which compile times are added.
     """
 
     def __init__(self, jaxpr: ClosedJaxpr, donated: tuple[bool, ...]) -> None:
         self.jaxpr, self.in_avals = jaxpr, tuple(jaxpr.in_avals)
-        settings = config.trace_context()  # in jit's key: programs of other settings differ
+        settings = config.trace_context()  # part of jit's key: fixed for this program
         self._is_checked = settings.debug_nans or settings.debug_infs
-        # A checked program may have to run again.
+        # A checked program may have to run again, so it must not overwrite its operands.
         self.donated = tuple(k for k, flag in enumerate(donated) if flag and not self._is_checked)
         self._compiled: dict[Driver, Compiled] = {}
         self.build_seconds = [0.0]
 
     def compiled(self, device: Device | None = None) -> Compiled:
-        """The program compiled for a device, by default the one for new arrays."""
+        """The program compiled for a device; None is the default device."""
         driver = (device or default_device()).driver
         compiled = self._compiled.get(driver)
         if compiled is None:
@@ -110,7 +119,12 @@ class Executable:
         return bool(self._compiled)
 
     def __call__(self, operands: Sequence[Any], counted: Sequence[Any] | None = None) -> list[Any]:
-        """Run the program; ``counted``: the operands that determine the device, by default all."""
+        """Run the program on values.
+
+        Args:
+            operands: Arrays or other values, which are copied to the device.
+            counted: the operands that determine the device; None means all.
+        """
         used = [value for value in operands if type(value) is Array]
         device = used[-1].device if used else default_device()
         driver, arrays = device.driver, []
@@ -133,8 +147,8 @@ class Executable:
         """Run the program on existing data.
 
         Args:
-            arrays: the data of each operand, in a list that is consumed.
-            operands: the operands themselves, to delete donated ones.
+            arrays: the data of each operand. The callee modifies the list.
+            operands: the operands, of which donated ones are deleted.
             device: the device of operands and outputs.
         """
         compiled = self._compiled.get(device.driver) or self.compiled(device)
@@ -147,7 +161,7 @@ class Executable:
         try:
             results = compiled.program.run(arrays, device)
         except BaseException:
-            self._delete_donated(operands)  # a host function raised: they may be overwritten
+            self._delete_donated(operands)  # the failed program may have overwritten them
             raise
         if self.donated:
             self._delete_donated(operands)
@@ -176,7 +190,7 @@ class Executable:
             )
 
     def explain(self, name: str, stage: str = "plan", platform: str | None = None) -> str:
-        """The program called ``name`` at one of its stages; see ``gpuflow.explain``."""
+        """Describe the program at one of its stages; see ``gpuflow.explain``."""
         stages = explain_stages.STAGES
         check(
             stage in stages,
@@ -216,5 +230,5 @@ class Executable:
 
 
 def executable_of(jaxpr: ClosedJaxpr, donated: tuple[bool, ...]) -> Executable:
-    """The executable of a program, made once."""
+    """The executable of a program, cached with it."""
     return jaxpr.jaxpr.memo(("executable", donated), lambda: Executable(jaxpr, donated))

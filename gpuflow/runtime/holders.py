@@ -1,4 +1,4 @@
-"""References to the memory of an array: checked before a program writes to a donated operand.
+"""Alias check by reference counts, before a program overwrites a donated operand.
 
 Users who donate an Array may still have references to its memory: a NumPy view or a slice of one, a
 memoryview, DLPack, another Array with the same data. All of these refer to the data, or to the
@@ -13,10 +13,11 @@ So an operand is overwritten only if data and memory have no more references tha
 and the list of operands. Otherwise the program gets a copy to write to, and other references see
 the old values. Conditions for that:
 
-- Code that makes an Array of memory that another library reads keeps a second reference to it for
-  as long as the Array lives (``numpy/exports.py``, ``targets/cuda/runtime/driver/exchange.py``).
-- The number of references of an unshared array is measured, not assumed, and along the same calls:
-  Python versions count differently.
+- Code that creates an Array on memory that another library reads must keep a second reference to
+  the memory. It must live as long as the Array (``numpy/exports.py``,
+  ``targets/cuda/runtime/driver/exchange.py``).
+- The base count, of an unshared array, is measured by the same calls instead of assumed: Python
+  versions count differently.
 - Without the global interpreter lock, a reference count does not include references of other
   threads: they may take one after the check. Importing gpuflow is refused there (base/system.py).
 """
@@ -39,15 +40,15 @@ class Holders:
     """Counts references to the data of one driver.
 
     Args:
-        memory_of: the memory of data; None: it is not an object.
-        make: unreferenced data of one byte's type, with its memory.
+        memory_of: from data to the object that owns its memory; None if there is no such object.
+        make: creates data of one byte, without other references, to measure the base counts.
     """
 
     def __init__(self, memory_of: Callable[[Any], Any], make: Callable[[], Any]) -> None:
         self._memory_of, self._make = memory_of, make
 
     def is_shared(self, arrays: list[Any], k: int) -> bool:
-        """Whether others than one Array and the list may see data k change."""
+        """Whether anything besides one Array and ``arrays`` may refer to the memory of data k."""
         to_data, to_memory = self._references(arrays[k])
         most_to_data, most_to_memory = self._of_nobody_else
         return to_data > most_to_data or to_memory > most_to_memory
@@ -58,7 +59,7 @@ class Holders:
 
     @cached_property
     def _of_nobody_else(self) -> tuple[int, int]:
-        """The counts for data that only its Array and a list of operands hold."""
+        """The base counts: of data that only its Array and a list of operands refer to."""
         array = Array(self._make(), ShapedArray((1,), np.uint8), Device("cpu", 0))
         arrays: list[Any] = [array._data]
         return self._references(arrays[0])

@@ -1,7 +1,7 @@
-"""Owners of arrays' memory, and DLPack capsules on the host's, of bfloat16 and 8-bit floats too.
+"""DLPack exchange of host memory, including bfloat16 and 8-bit floats.
 
-NumPy makes and reads the capsules, but does not support floats of ml_dtypes: for those it uses
-bytes or 16-bit integers, and the dtype fields of the capsule are changed.
+NumPy creates and reads the capsules, but does not support floats of ml_dtypes. These are exchanged
+as unsigned integers of the same size, and the dtype fields of the capsule are patched.
 
 Source: dlpack.h, version 1.1: DLTensor, DLManagedTensor, DLManagedTensorVersioned, DLDataTypeCode.
 """
@@ -38,7 +38,7 @@ _DTYPES = {code: dtype for dtype, code in _CODES.items()}
 _NUMPY = frozenset(map(np.dtype, "?bhilqBHILQefdFD"))  # dtypes that NumPy exports itself
 # DLTensor: data pointer (8 bytes), device (8), ndim (4), then code, bits and lanes of the dtype.
 _DTYPE_OFFSET = 20
-# In front of it, the versioned form has version, context, deleter and flags, of 8 bytes each.
+# The versioned struct has version, context, deleter and flags before it, of 8 bytes each.
 _FORMS = ((b"dltensor_versioned", 32), (b"dltensor", 0))
 _NEWEST = (1, 0)
 
@@ -52,7 +52,7 @@ _pointer = _api("PyCapsule_GetPointer", ctypes.c_void_p, ctypes.py_object, ctype
 
 
 def number_of(device: Device) -> int | None:
-    """CUDA's ordinal of a device; None if its memory is the host's, as that of a simulated GPU."""
+    """CUDA's ordinal of a device; None for host memory, which simulated GPUs use too."""
     api = getattr(device.driver, "api", None)
     return getattr(api, "number", None)
 
@@ -70,16 +70,16 @@ def is_known(dtype: Any) -> bool:
 
 
 def is_native(dtype: Any) -> bool:
-    """Whether it is one of NumPy's own numeric dtypes."""
+    """Whether ``dtype`` is one of NumPy's own numeric dtypes."""
     return dtype.kind in "biufc" and dtype.isbuiltin == 1
 
 
 def exported(host: np.ndarray, **options: Any) -> Any:
-    """A capsule on the memory of an array.
+    """Create a capsule on the memory of an array.
 
     Args:
-        host: an array of a known dtype.
-        options: of ``__dlpack__``.
+        host: an array of a dtype for which ``is_known`` holds.
+        options: options of ``__dlpack__``.
 
     Raises:
         BufferError: if NumPy does not support the options.
@@ -93,7 +93,7 @@ def exported(host: np.ndarray, **options: Any) -> Any:
 
 
 def imported(x: Any) -> np.ndarray:
-    """Another library's array as a NumPy array on the same memory, read-only where that is.
+    """Another library's array as a NumPy array on the same memory; read-only if the array is.
 
     Args:
         x: an object with ``__dlpack__``, in the memory of the host.
@@ -105,7 +105,7 @@ def imported(x: Any) -> np.ndarray:
         return x.view()
     try:
         capsule = x.__dlpack__(max_version=_NEWEST)
-    except TypeError:  # a library from before versions
+    except TypeError:  # a library that predates versioned capsules
         capsule = x.__dlpack__()
     fields = _dtype_fields(capsule)
     dtype = _DTYPES.get(fields[0])
@@ -135,7 +135,7 @@ class Capsule:
 
 
 def _dtype_fields(capsule: Any) -> ctypes.Array[ctypes.c_uint8]:
-    """The code and the bits of a capsule's dtype, as two bytes that can be changed."""
+    """The type code and bit width of a capsule's dtype, as two bytes that can be written."""
     for name, header_bytes in _FORMS:
         if _is_named(capsule, name):
             address = _pointer(capsule, name) + header_bytes + _DTYPE_OFFSET

@@ -1,8 +1,9 @@
-"""Loops and branches that call Python, driven from Python; others are native programs.
+"""Loops and branches that call Python: the control flow runs in Python too.
 
-Programs write to arrays that follow their inputs: elements of stacked results, and two sets of
-carries alternately, of which one is the step's output. Operands that are modified in place, and so
-are outputs too, are passed once.
+Other loops and branches are part of native programs. A body gets its output arrays after its
+inputs. These are elements of stacked results, and carries, which are double buffered: iterations
+write alternately to the step's outputs and to spare arrays. An operand that is updated in place is
+an output too, and is passed once.
 """
 
 from __future__ import annotations
@@ -30,16 +31,16 @@ def runner(
     driver: Driver,
     ahead: bool,
 ) -> Runner:
-    """A function of output and operand arrays.
+    """The function ``(outs, operands)`` that runs a loop or branch.
 
     Args:
         eqn: the loop or branch.
         bodies: drivers of its programs.
-        values: arrays that each program takes after its own inputs.
-        aliased: for each output whether it is an operand that the programs update in place.
-        spare: a second array for each carry that alternates.
-        driver: the device's.
-        ahead: whether the last program may run one iteration too many, see ``Inner``.
+        values: for each program the constant arrays that follow its operands.
+        aliased: for each output whether it is an operand that is updated in place.
+        spare: the second array of each double-buffered carry.
+        driver: the device's driver.
+        ahead: whether the body may run one iteration too many, see ``Inner``.
     """
     rule = eqn.primitive.lower
     if rule.branches is not None:
@@ -52,7 +53,7 @@ def runner(
 
 
 def _second_arrays(outs: Arrays, aliased: Sequence[bool], spare: Arrays) -> Arrays:
-    """The second array of each carry: the same one if it is updated in place."""
+    """The second array of each carry; a carry that is updated in place has only one."""
     free = iter(spare)
     return [out if same else next(free) for out, same in zip(outs, aliased, strict=True)]
 
@@ -81,6 +82,7 @@ def _scan_runner(
     spare: Arrays,
     driver: Driver,
 ) -> Runner:
+    """A scan; the parity of its length selects the first target of double-buffered carries."""
     num_consts, split = form.num_consts, form.num_consts + form.num_carry
     length = form.length
     order = range(length - 1, -1, -1) if form.reverse else range(length)
@@ -92,7 +94,7 @@ def _scan_runner(
             _copy(_alternating(carry, aliased), _alternating(final, aliased), driver)
             return
         second = _second_arrays(final, aliased, spare)
-        # The last iteration writes into the outputs.
+        # The last iteration must write into the outputs.
         target, other = (final, second) if length % 2 else (second, final)
         for k in order:
             body(
@@ -119,6 +121,10 @@ def _while_runner(
     spare: Arrays,
     driver: Driver,
 ) -> Runner:
+    """A while loop that reads each condition before it launches the iteration.
+
+    The trip count is unknown, so carries that end in the spare arrays are copied to the outputs.
+    """
     first = form.num_condition_consts
     split = first + form.num_body_consts
     condition, body = bodies
@@ -147,10 +153,11 @@ def _ahead_runner(
     spare: Arrays,
     driver: Driver,
 ) -> Runner:
-    """A while_loop whose body is called before the condition of the iteration is read.
+    """A while loop that launches each iteration before its condition is read from the device.
 
-    An extra iteration writes into the arrays of the second last one, which are dead, and not into
-    carries that are updated in place: for those the body checks the flag that it gets.
+    Reading a flag waits for the device, so this keeps its queue filled. The last launch is one
+    iteration too many. It writes to the arrays of the second last iteration, which are dead.
+    For carries that are updated in place, the body checks the flag that it gets.
     """
     first = form.num_condition_consts
     split = first + form.num_body_consts

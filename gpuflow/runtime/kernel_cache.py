@@ -1,4 +1,4 @@
-"""The process's kernel cache on the CPU."""
+"""The kernel cache of this process (CPU), created at first use."""
 
 from __future__ import annotations
 

@@ -1,7 +1,8 @@
-"""The memories of the devices of a mesh, and the shard of an array in each memory.
+"""Memory topology of a mesh: which devices share a memory, and each memory's part of an array.
 
-Devices that share memory are a block of the mesh. So an axis of a mesh has two factors: the blocks
-along it, and the neighbors in a block (docs/design/0016-many-devices.md).
+Devices that share a memory must form a block of the mesh. Each axis therefore has two factors: the
+number of blocks along it, and the number of neighbors in a block
+(docs/design/0016-many-devices.md).
 """
 
 from __future__ import annotations
@@ -29,13 +30,14 @@ class Memories:
 
     Attributes:
         mesh: the mesh of the devices.
-        key: under which their communicator is registered.
-        devices: the first device of each, in the order of processes and of the mesh.
-        between: the number of memories along each axis.
-        within: the number of neighbors along each axis that share a memory.
+        key: the key under which their communicator is registered.
+        devices: the first device of each memory, in the order of processes, then of the mesh. The
+            index is the rank.
+        between: from an axis to the number of memories along it.
+        within: from an axis to the number of neighbors along it that share a memory.
         coordinates: for each rank the index of its block along each axis.
-        team: the memories that run a program jointly, in the order of the communicator's ranks:
-            those of the mesh, or, if every process has a separate mesh, of all these meshes.
+        team: the memories that run a program jointly, in the order of the communicator's ranks. If
+            every process has a separate mesh, they are the memories of all these meshes.
     """
 
     mesh: Mesh
@@ -48,7 +50,7 @@ class Memories:
 
     @cached_property
     def local(self) -> tuple[Device, ...]:
-        """The first device of each memory of this process, as ordered in distributed arrays."""
+        """The first device of each memory of this process, in the order of distributed arrays."""
         return in_order(device for device in self.devices if device.is_local)
 
     @cached_property
@@ -60,7 +62,7 @@ class Memories:
         return Mesh(grid, self.mesh.axis_names)
 
     def across(self, name: Any) -> Across:
-        """The factor of an axis that spans memories."""
+        """The factor of an axis across memories, as an axis of collectives."""
         return self._factors[name]
 
     @cached_property
@@ -73,7 +75,7 @@ class Memories:
             other_coordinates = (*coordinate[:dim], *coordinate[dim + 1 :])
             groups.setdefault(other_coordinates, []).append((coordinate[dim], rank))
         rows = [tuple(rank for _, rank in sorted(group)) for group in groups.values()]
-        starts = range(0, len(self.team), len(self.devices))  # of the meshes
+        starts = range(0, len(self.team), len(self.devices))  # first rank of each mesh
         every = (tuple(start + rank for rank in row) for start in starts for row in rows)
         return Across(name, self.key, tuple(every))
 
@@ -91,11 +93,11 @@ class Memories:
 
 @cache
 def memories_of(mesh: Mesh) -> Memories | None:
-    """The memories of a mesh; None if there is only one, which is this process's.
+    """The memories of a mesh; None if all devices share one memory of this process.
 
     Raises:
         ValueError: if devices that share a memory are not a block of the mesh.
-        NotImplementedError: memories that no communicator joins.
+        NotImplementedError: if no communicator connects the memories.
     """
     owners, grid = np.empty(mesh.devices.shape, object), cast(Any, mesh.devices)
     for position in np.ndindex(*owners.shape):
@@ -104,7 +106,7 @@ def memories_of(mesh: Mesh) -> Memories | None:
     if len(set(owners.flat)) == 1 and first.is_local:
         return None
     in_use.distributed = True
-    within = _block(owners)
+    within = _block_shape(owners)
     between = tuple(n // size for n, size in zip(owners.shape, within, strict=True))
     devices: list[Device] = []
     coordinates: list[tuple[int, ...]] = []
@@ -119,7 +121,7 @@ def memories_of(mesh: Mesh) -> Memories | None:
         devices, coordinates = [devices[k] for k in order], [coordinates[k] for k in order]
         firsts = first_memories()
         if [device.memory for device in devices] == firsts:
-            key = PROCESSES  # whose communicator exists already
+            key = PROCESSES  # the group's own communicator, which exists already
     names = mesh.axis_names
     return Memories(
         mesh,
@@ -140,11 +142,14 @@ def first_memories() -> list[Hashable]:
     return list(memories.values())
 
 
-def _block(owners: np.ndarray) -> tuple[int, ...]:
+def _block_shape(owners: np.ndarray) -> tuple[int, ...]:
     """The shape of the block of each memory.
 
+    Args:
+        owners: for each device of the mesh its memory.
+
     Raises:
-        ValueError: they are not blocks of one shape.
+        ValueError: if they are not blocks of one shape.
     """
     sizes = []
     for axis, size in enumerate(owners.shape):
@@ -200,11 +205,11 @@ def _check_processes(mesh: Mesh, devices: Sequence[Device]) -> None:
 
 @record
 class Holding:
-    """The chunks of an array in one memory: a product of chunks along each dimension.
+    """The chunks of an array in one memory: a Cartesian product over the dimensions.
 
     Attributes:
-        counts: the number of chunks of each dimension.
-        chunks: the indices of the stored chunks, for each dimension, in order.
+        counts: for each dimension the number of chunks that it is divided into.
+        chunks: for each dimension the indices of the stored chunks, in order.
     """
 
     counts: tuple[int, ...]
@@ -218,7 +223,7 @@ class Holding:
         )
 
     def local_index(self, index: Index, whole: Sequence[int]) -> Index:
-        """The position of the shard at ``index`` of the array in the memory."""
+        """Convert the index of a shard from the whole array to the memory's array."""
         slices = []
         for bounds, size, count, ids in zip(index, whole, self.counts, self.chunks, strict=True):
             if count == 1:
@@ -230,7 +235,7 @@ class Holding:
         return tuple(slices)
 
     def block(self, whole: Sequence[int]) -> Index | None:
-        """The block of the shard in an array of shape ``whole``; None if it is not one."""
+        """The index of the stored elements in the whole array; None if they are no block."""
         slices = []
         for size, count, ids in zip(whole, self.counts, self.chunks, strict=True):
             first, last, step = ids[0], ids[-1], size // count
@@ -240,15 +245,15 @@ class Holding:
         return tuple(slices)
 
     def take(self, whole: np.ndarray) -> np.ndarray:
-        """Take the memory's elements from all elements."""
+        """Gather the memory's elements from the whole array."""
         return whole[np.ix_(*self._elements(whole.shape))] if whole.ndim else whole
 
     def put(self, whole: np.ndarray, values: np.ndarray) -> None:
-        """Write the memory's elements to all elements."""
+        """Scatter the memory's elements to the whole array."""
         whole[np.ix_(*self._elements(whole.shape)) if whole.ndim else ()] = values
 
     def _elements(self, whole: Sequence[int]) -> list[np.ndarray]:
-        """For each dimension the stored indices."""
+        """For each dimension the indices of the stored elements."""
         return [
             np.arange(size).reshape(count, size // count)[list(ids)].reshape(-1)
             for size, count, ids in zip(whole, self.counts, self.chunks, strict=True)
@@ -256,13 +261,13 @@ class Holding:
 
     @property
     def is_whole(self) -> bool:
-        """Whether it is the whole array."""
+        """Whether the memory holds the whole array."""
         return all(len(ids) == n for ids, n in zip(self.chunks, self.counts, strict=True))
 
 
 @cache
 def holdings(sharding: Sharding, rank: int) -> dict[Hashable, Holding]:
-    """The holdings of each memory of an array of ``rank`` dimensions.
+    """From each memory to its holding, for arrays of ``rank`` dimensions.
 
     Raises:
         ValueError: if a memory's elements are not a product of chunks along dimensions.

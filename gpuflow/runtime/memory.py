@@ -1,7 +1,7 @@
-"""Memory of the CPU platform: large results reuse freed blocks, temporaries share one arena.
+"""CPU allocators: a pool of blocks for large results, and arenas for temporaries of plans.
 
-A large ``np.empty`` is fresh memory from the system, and touching it for the first time costs more
-than filling it. Blocks come back to the pool when the last array on them dies.
+A large ``np.empty`` is new memory from the system, whose page faults cost more than filling it.
+The pool therefore reuses blocks. A block returns to the pool when the last array on it is freed.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ _size_t = ctypes.c_size_t
 
 
 def _data_offset() -> int:
-    """The offset of the data address in an ndarray object; 0 if it is not the expected one."""
+    """The offset of the data pointer in an ndarray object; 0 if the layout is unexpected."""
     probe = np.empty(3)
     try:
         data_address = _size_t.from_address(id(probe) + 16).value
@@ -43,7 +43,7 @@ _OFFSET = _data_offset()
 
 
 def address(array: np.ndarray) -> int:
-    """The address of an array's first element; four times as fast as ``array.ctypes.data``."""
+    """The address of an array's first element, four times as fast as ``array.ctypes.data``."""
     if _OFFSET:
         return _size_t.from_address(id(array) + _OFFSET).value
     return array.ctypes.data
@@ -55,10 +55,10 @@ def has_known_layout() -> bool:
 
 
 def aligned_bytes(count: int) -> np.ndarray:
-    """Fresh uint8 memory whose address is a multiple of 64."""
+    """New uint8 memory whose address is a multiple of 64."""
     try:
         raw = np.empty(count + ALIGNMENT, np.uint8)
-    except (MemoryError, ValueError) as error:  # ValueError: no address reaches so far
+    except (MemoryError, ValueError) as error:  # ValueError: larger than the address space
         raise OutOfMemoryError(
             f"[memory] an array must fit into memory; got one of {count:,} bytes. "
             "Fix: use a smaller shape or a narrower dtype."
@@ -69,32 +69,34 @@ def aligned_bytes(count: int) -> np.ndarray:
 
 @cache
 def _block_class(count: int) -> type[Any]:
-    """A buffer of ``count`` bytes on pooled memory, which goes back when no array uses it.
+    """A class of buffers of ``count`` bytes on pooled memory, which they release when freed.
 
-    It is not an ndarray: NumPy would use its base as the base of views, and let it die.
+    A buffer is not an ndarray: views would refer to the base of an ndarray instead of itself, so it
+    would be freed while views exist.
     """
 
     def release(self: Any) -> None:
         try:
             _pool.release(self.memory)
         except Exception:
-            # It was not made completely, or modules are empty: the memory is freed anyway.
+            # Initialization failed, or the interpreter shuts down: the memory is freed anyway.
             return
 
     return type("Block", (ctypes.c_char * count,), {"__del__": release})
 
 
 class _Pool:
-    """Freed blocks by size; above the limit the least recently used ones are freed.
+    """Free blocks by size; above the limit the least recently released ones are dropped.
 
-    An interrupt may come between any two lines. At worst a block is in one of the tables alone,
-    which wastes it until it is the oldest, or ``held`` is too large until the pool is empty.
+    Code here must tolerate an interrupt between any two lines. At worst a block is in only one of
+    the tables, which wastes it until it is the oldest. Or ``held`` is too large until the pool is
+    empty.
     """
 
     def __init__(self) -> None:
         self._free: dict[int, list[np.ndarray]] = {}
         self._by_age: OrderedDict[int, np.ndarray] = OrderedDict()
-        # Reentrant: garbage collection may free a block while this thread holds the lock.
+        # Reentrant: garbage collection may release a block while this thread holds the lock.
         self._lock = threading.RLock()
         self.held = self.used = self.peak = self.count = self.largest = 0
 
@@ -144,7 +146,7 @@ class _Pool:
             self.held = 0
 
     def forget(self) -> None:
-        """In a forked child: the thread that held the lock may be gone."""
+        """Reset in a forked child: the thread that held the lock may not exist there."""
         self._lock = threading.RLock()
         self.clear()
 
@@ -153,7 +155,7 @@ _pool = _Pool()
 
 
 def allocate(shape: tuple[int, ...], dtype: np.dtype, count: int) -> np.ndarray:
-    """An uninitialised C-contiguous array; ``count`` is its size in bytes."""
+    """An uninitialized C-contiguous array; ``count`` is its size in bytes."""
     if count < SMALLEST_POOLED:
         return np.empty(shape, dtype)
     rounded = -(-count // _PAGE) * _PAGE
@@ -174,9 +176,9 @@ def allocated_bytes(count: int) -> int:
 
 
 def process_memory() -> dict[str, int]:
-    """The memory of this process, by the names of JAX's statistics of a device.
+    """Memory statistics of this process, with JAX's names.
 
-    If the system does not report the memory of the process, only large results are counted.
+    If the system does not report them, only large results are counted.
 
     Source: proc(5), of Linux.
     """
@@ -199,12 +201,17 @@ def process_memory() -> dict[str, int]:
 
 
 def free_cached_memory() -> None:
-    """Give the pool's free blocks back to the system."""
+    """Return the pool's free blocks to the system."""
     _pool.clear()
 
 
 class Arena:
-    """Memory for the temporaries of plans; one plan runs in it at a time."""
+    """Memory for the temporaries of plans; only one plan may run in it at a time.
+
+    Attributes:
+        memory: the memory; ``reserve`` replaces it.
+        generation: a counter that invalidates drivers, which contain addresses of the arena.
+    """
 
     def __init__(self) -> None:
         self.memory = np.empty(0, np.uint8)
@@ -228,10 +235,10 @@ class Arena:
 
 
 class Arenas:
-    """Arenas for the plans that run at one time: one for each thread, and for each nested call.
+    """Free list of arenas: each running plan has one, in any thread and in nested calls.
 
-    A single thread always gets the same one. No call waits for another one, so a host function may
-    wait for a call in another thread.
+    A single thread always gets the same arena. A call never waits for another call, so a host
+    function may wait for a call in another thread.
     """
 
     def __init__(self) -> None:
@@ -249,7 +256,7 @@ class Arenas:
             return arena
 
     def release(self, arena: Arena) -> None:
-        """Give back an arena."""
+        """Return an arena to the free list."""
         self._idle.append(arena)
 
     def track(self, arena: Any) -> None:
@@ -258,13 +265,13 @@ class Arenas:
             self._all.add(arena)
 
     def renew(self) -> None:
-        """Invalidate the drivers of all programs: each is printed again when it runs next."""
+        """Invalidate the drivers of all programs: each is printed again at its next call."""
         with self._lock:
             for arena in self._all:
                 arena.generation += 1
 
     def forget(self) -> None:
-        """In a forked child: a program may have been running, and workers have to be started."""
+        """Reset in a forked child: a program may have been running, and workers must be started."""
         self._idle.clear()
         self._lock = threading.Lock()
 

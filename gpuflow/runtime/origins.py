@@ -1,7 +1,7 @@
-"""Source lines of large arrays, if the process records them (GPUFLOW_SMI=1).
+"""Source lines that created large arrays, recorded with GPUFLOW_SMI=1.
 
-To find the user's location takes a microsecond and more, so that it is recorded only then, and
-never for small arrays.
+Finding the user's location takes a microsecond or more, so it is recorded only with that setting,
+and never for small arrays.
 """
 
 from __future__ import annotations
@@ -12,11 +12,14 @@ from typing import Any
 from gpuflow.base.config import config
 from gpuflow.base.util import SourceLocation, user_source_location
 
-SMALLEST = 1 << 16  # bytes; as of what the CPU's pool hands out
+SMALLEST = 1 << 16  # bytes; also the smallest block of the CPU's pool
 
 
 class Origins:
-    """Source locations of NumPy arrays, which cannot have attributes and cannot be keys."""
+    """A weak dict from NumPy array to source location.
+
+    Arrays cannot have attributes and are not hashable, so ids are keys.
+    """
 
     def __init__(self) -> None:
         self._sources: dict[int, tuple[weakref.ref[Any], SourceLocation]] = {}
@@ -30,13 +33,13 @@ class Origins:
 
         def forget(reference: weakref.ref[Any]) -> None:
             pair = sources.get(key)
-            if pair is not None and pair[0] is reference:  # or another array has its id
+            if pair is not None and pair[0] is reference:  # else another array has this id now
                 sources.pop(key, None)
 
         sources[key] = weakref.ref(data, forget), source
 
     def of(self, data: Any) -> SourceLocation | None:
-        """The location that made an array, or the memory of which it is a view."""
+        """The location that created an array, or the array of which it is a view."""
         while data is not None:
             pair = self._sources.get(id(data))
             if pair is not None and pair[0]() is data:

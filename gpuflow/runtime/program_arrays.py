@@ -1,4 +1,4 @@
-"""Common code of the drivers of all platforms: names of arrays, library calls, results."""
+"""Printing of driver functions, common to all platforms: arrays, library calls, results."""
 
 from __future__ import annotations
 
@@ -41,9 +41,16 @@ class Memory(Protocol):
 
 
 class NamedArrays:
-    """Names of a plan's arrays in the text of its driver.
+    """Prints a plan's arrays and calls into the text of its driver.
 
-    A platform defines the allocation of outputs, and the drivers of inner programs.
+    A buffer is an operand, an output that the driver allocates, or a temporary in the arena. A
+    platform defines the allocation of outputs (``allocate``) and inner drivers (``body``).
+
+    Args:
+        plan: the plan.
+        text: the text that statements are appended to.
+        driver: the device's driver.
+        memory: the memory of temporaries.
     """
 
     def __init__(self, plan: Plan, text: DriverText, driver: Driver, memory: Memory) -> None:
@@ -58,7 +65,7 @@ class NamedArrays:
         self.names: dict[int, str] = {}
 
     def array(self, buffer: int) -> str:
-        """The name of the array of a buffer."""
+        """The name of a buffer's array; prints its allocation at the first use."""
         name = self.names.get(buffer)
         if name is not None:
             return name
@@ -140,7 +147,7 @@ class NamedArrays:
         self.text.statement(f"{run}([{outs}], [{operands}])  # {step.name}")
 
     def output(self, out: int | Literal, aval: ShapedArray) -> str:
-        """The text of an output's array; of an alias of a whole array it is that one, reshaped."""
+        """The expression of an output's array; reshaped if it aliases an array of another shape."""
         if type(out) is Literal:
             value = np.asarray(out.value, storage_dtype(out.aval.dtype))
             return f"{self.text.constant('literal', self.driver.from_host(value))}.copy()"
@@ -150,7 +157,7 @@ class NamedArrays:
         return f"{array}.reshape({self.text.constant('shape', aval.shape)})"
 
     def result(self, name: str, aval: ShapedArray) -> str:
-        """An output's array as an Array, made without a call of its ``__init__``."""
+        """Print the creation of an Array, without a call of ``__init__``; returns its name."""
         result = self.text.fresh("result")
         kind = self.text.constant("aval", aval)
         self.text.statement(
@@ -161,7 +168,10 @@ class NamedArrays:
 
 
 def library_call(step: CallStep, driver: Driver) -> Callable[..., None]:
-    """A function of output and operand arrays; the executable has disabled NumPy's warnings."""
+    """A function ``(outs, *operands)`` that runs a library or host call.
+
+    The caller must disable NumPy's warnings.
+    """
     primitive, params = step.eqn.primitive, step.eqn.params
     rule, xp = primitive.lower, driver.xp
     if rule.prepare is not None:
@@ -172,7 +182,7 @@ def library_call(step: CallStep, driver: Driver) -> Callable[..., None]:
 
     impl = primitive.impl
     assert impl is not None, primitive.name  # without a library call, an op needs it
-    # A host function may keep what it is given, and temporaries are overwritten.
+    # A host function may keep its arguments, so it gets copies: temporaries are overwritten.
     may_keep = step.kind == "host"
 
     def through_impl(outs: list[Any], *operands: Any) -> None:
@@ -189,7 +199,7 @@ def store_results(primitive: Primitive, xp: Any, outs: Sequence[Any], results: A
     """Copy the results of ``impl`` to the outputs.
 
     Raises:
-        RuntimeError: it has another shape.
+        RuntimeError: if a result has another shape than its output.
     """
     results = results if primitive.multiple_results else [results]
     for out, result in zip(outs, results, strict=True):
@@ -198,4 +208,4 @@ def store_results(primitive: Primitive, xp: Any, outs: Sequence[Any], results: A
                 f"[{primitive.name}] impl must give shape {out.shape}; got "
                 f"{np.shape(result)}: impl and shape rule disagree."
             )
-        xp.copyto(out, xp.asarray(result), casting="unsafe")  # eager converts as well
+        xp.copyto(out, xp.asarray(result), casting="unsafe")  # as in eager evaluation

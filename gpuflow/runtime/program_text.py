@@ -1,4 +1,4 @@
-"""The text of a plan's driver: a Python function without loops or decisions."""
+"""Source of a plan's driver: a Python function without loops or branches."""
 
 from __future__ import annotations
 
@@ -13,12 +13,12 @@ from gpuflow.compiler.debugging import show
 
 @lru_cache(1024)
 def _code(source: str) -> CodeType:
-    """A driver's code, cached: sizes are constants, so that drivers of one program share it."""
+    """Compile a driver, cached by its text; sizes are globals, so plans of a program share code."""
     return compile(source, "<gpuflow driver>", "exec")
 
 
 class DriverText:
-    """Collects statements and the constants that they use."""
+    """Collects the statements of a driver, and the globals that they use."""
 
     def __init__(self) -> None:
         self.statements: list[str] = []

@@ -1,8 +1,8 @@
-"""Origins of nan and infinities: a program with nonfinite results is run again step by step.
+"""Find the op that produced a nan or an infinity, by running the program again step by step.
 
-A step is an equation, an iteration of a loop, or the branch that was taken. Backwards from the
-results that are not finite, the first step with finite operands is the origin. The steps inside a
-step are searched in the same way.
+A step is an equation, an iteration of a loop, or the branch that was taken. The search goes
+backward from the nonfinite results: the first step with finite operands is the origin. Steps inside
+it are searched in the same way.
 """
 
 from __future__ import annotations
@@ -32,14 +32,14 @@ class _Replay:
     """The configuration of a replay.
 
     Attributes:
-        settings: flags of the refused values.
-        compile: converts a program to a function.
+        settings: the settings that reject nan or infinities.
+        compile: from a program to a function of its operands.
     """
 
     settings: Settings
     compile: Compile
 
-    def is_bad(self, value: Any) -> bool:
+    def is_rejected(self, value: Any) -> bool:
         aval = aval_of(value)
         return not is_finite(as_numpy(value, aval), aval, self.settings)
 
@@ -51,13 +51,14 @@ def check_results(
     settings: Settings,
     compile: Compile,
 ) -> None:
-    """Refuse results of a program that are not finite, and name the step that computed them.
+    """Check that the results of a program are finite.
 
     A program with collectives between memories is not run again: processes with finite results
     would not take part.
 
     Raises:
-        FloatingPointError: a result holds nan or an infinity that the settings refuse.
+        FloatingPointError: if a result has values that the settings reject. The message names the
+            op that computed them.
     """
     bad = [out for out in results if not is_finite(out.host(), out.aval, settings)]
     if not bad:
@@ -66,7 +67,7 @@ def check_results(
     if COMMUNICATION not in closed.effects:
         with unchecked():
             fault = _find_in_program(_Replay(settings, compile), closed, operands, None, "")
-    if fault is None:  # op by op it does not happen: kernels may round less in between
+    if fault is None:  # op by op all are finite: fused kernels may round intermediates less
         fault = not_finite("jit", bad[0].host(), bad[0].aval, settings)
     raise fault
 
@@ -87,24 +88,24 @@ def _find_in_program(
 
     makers = {var: eqn for eqn in jaxpr.eqns for var in eqn.outputs}
     eqn = None
-    bad = [var for var in jaxpr.outvars if var in makers and replay.is_bad(env[var])]
+    bad = [var for var in jaxpr.outvars if var in makers and replay.is_rejected(env[var])]
     while bad:
         eqn = makers[bad[0]]
-        bad = [var for var in eqn.inputs if var in makers and replay.is_bad(env[var])]
+        bad = [var for var in eqn.inputs if var in makers and replay.is_rejected(env[var])]
     if eqn is None:
         return None
     values, source = [read(atom) for atom in eqn.inputs], eqn.source or source
     fault = _find_in_step(replay, eqn, values, source, location)
     if fault is not None:
         return fault
-    out = next(env[var] for var in eqn.outputs if replay.is_bad(env[var]))
+    out = next(env[var] for var in eqn.outputs if replay.is_rejected(env[var]))
     location = f"{location}, at {source}"
     name = eqn.primitive.name
     return not_finite(name, out.host(), out.aval, replay.settings, values, location)
 
 
 def _values(jaxpr: Jaxpr, consts: Sequence[Any], operands: Sequence[Any]) -> dict[Var, Any]:
-    """All values of a program, run op by op; pure notifications are skipped."""
+    """All values of a program, run op by op; effects without outputs are skipped."""
     env: dict[Any, Any] = dict(safe_zip((*jaxpr.constvars, *jaxpr.invars), (*consts, *operands)))
     for eqn in jaxpr.eqns:
         if eqn.effects and not eqn.outputs:
@@ -118,7 +119,7 @@ def _values(jaxpr: Jaxpr, consts: Sequence[Any], operands: Sequence[Any]) -> dic
 def _find_in_step(
     replay: _Replay, eqn: Eqn, values: list[Any], source: SourceLocation | None, location: str
 ) -> FloatingPointError | None:
-    """Find the origin inside a loop or a branch; None if there is none."""
+    """Find the origin inside a loop or a branch; None for other ops."""
     rule = eqn.primitive.lower
     if rule.branches is not None:
         branch = int(as_numpy(values[0], aval_of(values[0])))
@@ -151,7 +152,7 @@ def _find_in_scan(
         index = form.length - 1 - iteration if form.reverse else iteration
         operands = [*consts, *carry, *[row.at(index) for row in rows]]
         outs = run(operands)
-        if any(map(replay.is_bad, outs)):
+        if any(map(replay.is_rejected, outs)):
             return iteration, operands
         carry = outs[: form.num_carry]
     return None, []
@@ -167,14 +168,14 @@ def _find_in_while(
     while goes_on([*values[:first], *carry])[0].host().item():
         operands = [*values[first:split], *carry]
         carry = run(operands)
-        if any(map(replay.is_bad, carry)):
+        if any(map(replay.is_rejected, carry)):
             return iteration, operands
         iteration += 1
     return None, []
 
 
 class _Rows:
-    """The elements of an array along its first axis."""
+    """The elements of an array along its first axis, as Arrays."""
 
     def __init__(self, value: Any) -> None:
         aval = aval_of(value)

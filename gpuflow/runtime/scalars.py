@@ -19,25 +19,25 @@ _cache: Recent[Any, Array] = Recent(4096)
 def array_of(scalar: Any) -> Array:
     """A Python scalar as a weakly typed Array of rank 0 on the default device.
 
-    The array is shared: it must not be donated.
+    The array is cached and shared: it must not be donated.
 
     Args:
-        number: a bool, int, float or complex.
+        scalar: a bool, int, float or complex.
 
     Raises:
-        OverflowError: an int that does not fit.
+        OverflowError: if an int does not fit its dtype.
     """
     kind = type(scalar)
-    # 0.0 and -0.0 are equal, also as components of complex values.
+    # 0.0 and -0.0 are equal, also as components of complex values; their reprs differ.
     value = scalar if scalar and kind is not complex else repr(scalar)
     return _cached(scalar, kind, value)
 
 
 def array_of_scalar(value: Any) -> Array | None:
-    """A scalar of Python or NumPy, or a NumPy array of rank 0, as a cached Array.
+    """A Python or NumPy scalar, or a NumPy array of rank 0, as a cached Array.
 
     Returns:
-        None: it is something else.
+        None for other values.
     """
     if type(value) in SCALAR_TYPES:
         return array_of(value)
@@ -45,13 +45,14 @@ def array_of_scalar(value: Any) -> Array | None:
         return None
     if value.dtype.hasobject:
         return None
-    # Elements do not change, as the memory of an array may.
+    # A scalar is immutable, unlike the memory of an array of rank 0.
     return _cached(value[()], value.dtype, value.tobytes())
 
 
 def _cached(scalar: Any, kind: Any, value: Any) -> Array:
     """The array of a scalar, cached by its kind and value."""
-    key, device = (config.trace_context(), kind, value), default_device()  # settings choose types
+    # Settings determine the dtype.
+    key, device = (config.trace_context(), kind, value), default_device()
     array = _cache.get(key)
     if array is None or array.device is not device:
         aval = aval_of(scalar)

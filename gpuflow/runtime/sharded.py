@@ -1,7 +1,7 @@
-"""ShardedArray: an Array with a sharding.
+"""``ShardedArray``: an Array with a sharding over devices that share one memory.
 
-The devices share a driver, so the elements are in one array in global order. Operations treat it
-like any other value; code that depends on shardings uses ``whole`` and wraps its results.
+These devices share a driver, so the elements are one array in global order. Operations run on
+``whole``; the shardings of results are propagated and attached afterwards.
 """
 
 from __future__ import annotations
@@ -22,14 +22,14 @@ from gpuflow.runtime.device import Device, different_devices
 
 
 class _TypeKey:
-    """A key that is compared by identity, so that dict lookups are cheap."""
+    """A key that is compared by identity, which makes dict lookups cheap."""
 
     __slots__ = ("__weakref__",)
 
 
 @lru_cache(4096)
 def type_key(aval: ShapedArray, sharding: Sharding) -> object:
-    """An object for the type of an array with a sharding, the same one for equal types."""
+    """Intern the type of a sharded array: equal avals and shardings give the same object."""
     del aval, sharding
     return _TypeKey()
 
@@ -38,15 +38,15 @@ class ShardedArray(Array):
     """An Array with a sharding.
 
     Args:
-        whole: all elements.
-        sharding: one that divides its shape.
-        key: ``type_key`` of the two.
+        whole: an Array with all elements.
+        sharding: a sharding that divides the shape.
+        key: the ``type_key`` of aval and sharding; computed if it is None.
     """
 
     __slots__ = ("_sharding", "_type_key", "whole")
 
     def __init__(self, whole: Array, sharding: Sharding, key: object = None) -> None:
-        # The slot of the data stays empty: code that reads it is for unsharded arrays.
+        # The slot _data stays empty: fast paths that read it raise, and take the general path.
         self.whole, self.aval, self.device = whole, whole.aval, whole.device
         self._sharding = sharding
         self._type_key = key or type_key(whole.aval, sharding)
@@ -85,10 +85,10 @@ register_value_type(ShardedArray, _sharded_aval)
 
 
 def with_sharding(whole: Array, sharding: Sharding) -> Array:
-    """The array with a sharding; on one device it is an Array as any other.
+    """Attach a sharding to an Array; a single-device sharding returns the Array itself.
 
     Raises:
-        ValueError: the sharding does not divide the array.
+        ValueError: if the sharding does not divide the array.
     """
     if isinstance(sharding, SingleDeviceSharding):
         return whole
@@ -99,15 +99,15 @@ def with_sharding(whole: Array, sharding: Sharding) -> Array:
 def check_same_devices(
     name: str, values: Iterable[Any], requested: Iterable[Sharding] = ()
 ) -> None:
-    """Check that arrays with explicit placement are on the same devices, in one order.
+    """Check that committed and sharded arrays are on the same devices, in the same order.
 
     Args:
-        name: of the operation.
-        values: its operands; uncommitted ones follow the others.
-        requested: shardings that its operands or results must have.
+        name: name of the operation.
+        values: its operands; uncommitted ones are ignored, because they can be moved.
+        requested: shardings that operands or results must have.
 
     Raises:
-        ValueError: it is not.
+        ValueError: if devices or their order differ.
     """
     committed = [x for x in values if isinstance(x, Array) and not isinstance(x, Tracer)]
     committed = [x for x in committed if type(x) is not Array or x.device.is_committed]
@@ -124,7 +124,7 @@ def check_same_devices(
 
 
 def whole_of(value: Any) -> Any:
-    """The plain Array of a sharded one; other values are unchanged."""
+    """The plain Array of a ShardedArray; other values are unchanged."""
     return value.whole if type(value) is ShardedArray else value
 
 
@@ -134,10 +134,10 @@ def evaluate_sharded(
     operands: Sequence[Any],
     params: dict[str, Any],
 ) -> Array | Sequence[Array]:
-    """Apply a primitive to operands with shardings: its results have those that follow.
+    """Run a primitive on operands with shardings, which propagate to the results.
 
     Args:
-        evaluate: applies it to plain arrays.
+        evaluate: runs a primitive on plain Arrays.
         primitive, operands, params: the op.
     """
     types = [x._type_key if type(x) is ShardedArray else aval_of(x) for x in operands]
@@ -161,8 +161,8 @@ def evaluate_sharded(
     return sharded if primitive.multiple_results else sharded[0]
 
 
-# For an op with operands of certain types and shardings: of each result its sharding and type key;
-# None for a plain one.
+# For an op on operands of certain types and shardings: the sharding and type key of each result;
+# None for a plain Array.
 _Kinds = tuple["tuple[Sharding, object] | None", ...]
 _results: Recent[Any, _Kinds] = Recent(4096)
 

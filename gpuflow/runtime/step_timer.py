@@ -1,7 +1,7 @@
-"""Timing of a program's steps, while the profiler records: statements in its driver's text.
+"""Profiler instrumentation of drivers: statements that time each step.
 
-A driver that is printed while nothing records has no such statements and no overhead. When a
-recording starts or ends, arenas get new generations, so that every driver is printed again.
+A driver that is printed without an active recording has no such statements, hence no overhead. When
+a recording starts or ends, arenas get new generations, so that every driver is printed again.
 """
 
 from __future__ import annotations
@@ -23,21 +23,21 @@ from gpuflow.compiler.planning.plan import (
 from gpuflow.core.jaxpr import Eqn
 from gpuflow.runtime.program_text import DriverText
 
-MOST_SOURCES = 3  # in a viewer; the detail ``lines`` has all
+MOST_SOURCES = 3  # source lines shown in a viewer; the detail ``lines`` has all
 
 
 class StepTimer:
     """Prints code that times each step of a driver.
 
-    The platform prints a step between its ``begin`` and the next one's, or ``end``.
+    The caller prints a step after ``begin``, and calls ``end`` after the last step.
 
     Args:
         plan: the plan of the driver.
         text: the driver's text.
-        wait: for platforms whose launches return early: waits until the device is done.
+        wait: waits until the device is done; for platforms with asynchronous launches.
 
     Attributes:
-        active: whether a recording is under way, so that steps run one by one.
+        active: whether a recording is active. Steps must then run one by one.
     """
 
     def __init__(self, plan: Plan, text: DriverText, wait: Callable[[], Any] | None = None) -> None:
@@ -46,14 +46,14 @@ class StepTimer:
         self._step: Step | None = None
 
     def begin(self, step: Step) -> None:
-        """Print the start of a step, and the end of the one before."""
+        """Print the start of a step, after the end of the previous one."""
         self.end()
         if self.active:
             self._step = step
             self._text.statement(f"begun = {self._text.constant('clock', clock)}()")
 
     def end(self) -> None:
-        """Print the end of the step that is open, if one is."""
+        """Print the end of the current step, if there is one."""
         if self._step is None:
             return
         details = details_of(self._plan, self._step)
@@ -71,7 +71,7 @@ def _note(step: Step, details: dict[str, Any], start: int) -> None:
 
 
 def row_of(step: Step) -> str:
-    """The row of a trace that shows a step."""
+    """The row of a trace viewer that shows a step."""
     if isinstance(step, KernelStep):
         return "kernels"
     if isinstance(step, CopyStep):

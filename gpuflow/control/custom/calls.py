@@ -1,7 +1,7 @@
 """Common code of custom_jvp and custom_vjp: flat functions, arguments, and call equations.
 
-Such an equation holds the user's function, as Python or as a jaxpr, and the rules.
-Captured values of the function become leading operands before the equation is recorded or batched.
+Such an equation holds the user's function, as a Python callable or a jaxpr, and the rules. Captured
+values of the function become leading operands before the equation is recorded or batched.
 """
 
 from __future__ import annotations
@@ -32,9 +32,15 @@ Flat = Callable[..., Sequence[Any]]
 
 
 class FlatCall:
-    """A function of trees as a function of the leaves of its differentiable arguments.
+    """A function of pytrees, flattened: it takes the leaves of the differentiable arguments.
 
-    Refs among them go past it. ``out_tree`` and ``out_avals`` are known once it has run.
+    Attributes:
+        function: the user's function.
+        fixed: nondifferentiable arguments, by position.
+        count: number of arguments.
+        treedef: structure of the tuple of differentiable arguments.
+        refs: leaves that are refs, by index. They are inserted, not passed as operands.
+        out_tree, out_avals: structure and types of the result; set by each call.
     """
 
     def __init__(
@@ -75,27 +81,26 @@ def check_leaves(op: str, name: str, leaves: Sequence[Any]) -> None:
 
 
 def without_refs(leaves: Sequence[Any]) -> tuple[list[Any], dict[int, Ref]]:
-    """Leaves that are not refs, and by position those that are."""
+    """Split leaves into those that are not refs, and a dict from index to ref."""
     refs = {k: leaf for k, leaf in enumerate(leaves) if type(leaf) is Ref}
     return [leaf for k, leaf in enumerate(leaves) if k not in refs], refs
 
 
 def with_refs(leaves: Sequence[Any], others: dict[int, Any]) -> list[Any]:
-    """Undoes ``without_refs``."""
+    """Insert ``others`` at their indices; the inverse of ``without_refs``."""
     remaining = iter(leaves)
     count = len(leaves) + len(others)
     return [others[k] if k in others else next(remaining) for k in range(count)]
 
 
 class UsesRefsError(Exception):
-    """Raised for a custom derivative that uses enclosing refs, so that it is not an equation."""
+    """Raised if a function with a custom derivative uses refs: it cannot become an equation."""
 
 
 class NoDerivative:
-    """A rule that always raises.
+    """A jvp rule that always raises, for functions with custom derivatives that use refs.
 
-    A program has the refs of a function with its own derivative as inputs and outputs, which its
-    rule does not support.
+    A traced program has these refs as inputs and outputs, which the user's rule does not cover.
     """
 
     symbolic_zeros = True
@@ -126,7 +131,7 @@ def bind_arguments(
             f"[custom rule] arguments must fit the function; got {kwargs}. "
             f"Fix: use its parameters' names. ({error})"
         ) from None
-    bound.apply_defaults()  # else what follows a default counts as named
+    bound.apply_defaults()  # otherwise arguments after an omitted one count as keywords
     named = sorted(name for name in bound.kwargs if name in kwargs)
     if named:
         raise TypeError(
@@ -137,7 +142,7 @@ def bind_arguments(
 
 
 def parameter_names(function: Callable[..., Any]) -> list[str]:
-    """Names of the known positional parameters."""
+    """Names of the positional parameters; none if the signature is unavailable."""
     kinds = (inspect.Parameter.POSITIONAL_ONLY, inspect.Parameter.POSITIONAL_OR_KEYWORD)
     try:
         parameters = inspect.signature(function).parameters.values()
@@ -150,7 +155,7 @@ def positions_of(op: str, function: Callable[..., Any], names: Sequence[str]) ->
     """The positions of arguments that are given by name.
 
     Raises:
-        ValueError: the function has no such argument.
+        ValueError: if the function has no such argument.
     """
     known = list(inspect.signature(function).parameters) if names else []
     for name in names:
@@ -209,7 +214,7 @@ def zero_from_primal(val: Any, symbolic_zeros: bool = False) -> Any:
 
 
 def as_symbolic(value: Any) -> Any:
-    """A zero in the form for users; other values are unchanged."""
+    """Convert an internal ``Zero`` to the public SymbolicZero; other values are unchanged."""
     return SymbolicZero(value.aval) if type(value) is Zero else value
 
 
@@ -236,18 +241,18 @@ def batch_with_zeros(
 
 
 def call_shape(*avals: ShapedArray, call_jaxpr: Any, **params: Any) -> list[ShapedArray]:
-    """The outputs of the function."""
+    """The shape rule: the types of the function's outputs."""
     del avals, params
     return call_jaxpr.out_avals
 
 
 def call_execute(operands: Sequence[Any], params: dict[str, Any]) -> list[Any]:
-    """Without differentiation the function is just called."""
+    """The execute rule: without differentiation the function is called."""
     return list(params["call_jaxpr"](*[as_array(x) for x in operands]))
 
 
 class _Unchecked:
-    """A user's rule without its checks: they were moved to the checked program already."""
+    """A user's rule without its checks, which the separate checked program already has."""
 
     def __init__(self, rule: Any) -> None:
         self.rule = rule
@@ -277,10 +282,10 @@ class _Unchecked:
 def call_checked(get: Callable[[], Primitive], rules: Sequence[str]) -> Callable[..., Any]:
     """A ``checked`` rule: the call keeps its derivative, and its function is checked separately.
 
-    The compiler computes the function once, for both.
+    The compiler merges both computations of the function.
 
     Args:
-        get: gives the primitive.
+        get: returns the primitive, which does not exist yet when its rules are created.
         rules: names of the params that are users' rules.
     """
 
@@ -312,7 +317,11 @@ def call_effects(params: dict[str, Any]) -> frozenset[Any]:
 def close_call(
     operands: Sequence[Any], params: dict[str, Any]
 ) -> tuple[Sequence[Any], dict[str, Any]]:
-    """Make the function a jaxpr; closed-over values become operands without tangents."""
+    """The ``close`` rule: trace the function; captured values become leading operands.
+
+    Raises:
+        UsesRefsError: if the function uses refs.
+    """
     call = params["call_jaxpr"]
     if isinstance(call, ClosedJaxpr):
         return operands, params
@@ -333,12 +342,12 @@ def map_call(
     name: str,
     num_consts: int,
 ) -> tuple[list[Any], dict[str, Any], list[int | None], list[int | Uniform | None]]:
-    """The function of an equation over a mapped axis, for the batching rules.
+    """Batch the function of a call equation; the caller batches the rules.
 
     Returns:
-        the operands of the new equation, with mapped ones along axis 0; the params that are the
-        same for all rules; the mapped dimensions of the operands of rules; and those of the
-        outputs, each of which is mapped, whether it depends on mapped operands or not.
+        The operands of the new equation, whose batch axis is 0; its params without the rules; the
+        batch axes of the operands of rules; and the batch axes of the outputs. Every output is
+        mapped, even if it depends on no mapped operand.
     """
     batched = tuple(dim is not None for dim in dims)
     all_mapped = (True,) * len(call_jaxpr.out_avals)

@@ -25,14 +25,14 @@ from gpuflow.transforms.batching import batch_flat
 from gpuflow.transforms.jvp import jvp_flat
 from gpuflow.transforms.transpose import backward_pass
 
-_MOST_PROGRAMS = 256  # of one primitive
+_MOST_PROGRAMS = 256  # cached programs of one primitive
 
 
 class ProgramsByType:
-    """The programs of ``(*arrays, **params) -> sequence of arrays``, by types and params.
+    """Cached traces of a function ``(*arrays, **params) -> arrays``, by types and params.
 
     Args:
-        name: of the primitive, for messages.
+        name: name of the primitive, for messages.
         function: the function to trace.
     """
 
@@ -44,7 +44,7 @@ class ProgramsByType:
         """The program for operands of these types.
 
         Raises:
-            TypeError: the function uses traced values that are not operands, or has effects.
+            TypeError: if the function captures traced values, or has effects.
         """
         key = (tuple(avals), tuple(params.items()), config.trace_context())
         try:
@@ -94,20 +94,21 @@ def define_primitive(
     ``fun``, whose operations are fused into the surrounding kernels.
 
     Args:
-        name: as printed in jaxprs.
+        name: the name that jaxprs print.
         fun: ``(*arrays, **params) -> array``, the computation of the op, without side effects.
         result: ``(*avals, **params) -> aval``, the type of the result; by default ``fun`` is traced
             for it. It may raise for operands that the op does not take.
         jvp: ``(primals, tangents, **params) -> (out, tangent)``; tangents may be ``Zero``.
         transpose: ``(cotangent, *operands, **params) -> cotangents``. Operands to be transposed are
             ``UndefinedPrimal``; the cotangents of others are None.
-        batch: ``(axis, operands, dims, **params) -> (out, dim)``. ``axis`` has a size and a name,
-            dims are the mapped dimensions, None where there is none.
-        multiple_results: ``fun`` returns a sequence, and all rules give and take sequences.
+        batch: ``(axis, operands, dims, **params) -> (out, dim)``. ``axis`` has a size and a name;
+            ``dims`` has the batch axis of each operand, or None.
+        multiple_results: whether ``fun`` returns a sequence; all rules then take and return
+            sequences.
 
     Returns:
-        The primitive, with ``bind(*arrays, **params)``; params must be hashable for programs to be
-        found again.
+        The primitive, with ``bind(*arrays, **params)``. Programs are cached only if params are
+        hashable.
     """
 
     def flat(*operands: Any, **params: Any) -> Sequence[Any]:
@@ -151,7 +152,7 @@ def define_primitive(
 
 
 def execute_function(fun: Callable[..., Any]) -> Callable[..., Any]:
-    """An ``execute`` rule: call the function, whose operations run at once."""
+    """An ``execute`` rule that calls the function, whose operations run immediately."""
 
     def execute(operands: Sequence[Any], params: dict[str, Any]) -> Any:
         return fun(*[as_array(operand) for operand in operands], **params)

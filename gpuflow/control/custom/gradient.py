@@ -1,4 +1,4 @@
-"""custom_gradient: a function that returns a pair of its result and its reverse-mode rule."""
+"""``custom_gradient``: a function that returns its result and its reverse-mode rule."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ _T = TypeVar("_T")
 
 @record
 class _Residuals:
-    """A traced rule: captured values are leaves, the program is static."""
+    """A traced reverse-mode rule as a pytree: captured values are leaves, the program is static."""
 
     consts: tuple[Any, ...]
     jaxpr: ClosedJaxpr

@@ -1,4 +1,4 @@
-"""custom_root and custom_linear_solve: solvers with derivatives by implicit differentiation."""
+"""``custom_root`` and ``custom_linear_solve``: solvers with implicit differentiation."""
 
 from __future__ import annotations
 
@@ -210,7 +210,7 @@ def _flat(function: Function, in_tree: tree.TreeDef, *leaves: Any) -> list[Any]:
 
 
 def _split(values: Sequence[Any], counts: tuple[int, ...]) -> list[list[Any]]:
-    """The captured values of f, solve and tangent_solve, and the guess."""
+    """Split operands: the captured values of f, solve and tangent_solve, and the guess."""
     groups, start = [], 0
     for count in counts:
         groups.append(list(values[start : start + count]))
@@ -228,7 +228,7 @@ _root = custom_jvp(_solve_root, nondiff_argnums=(0, 1))
 
 @_root.defjvp
 def _root_jvp(counts: Any, jaxprs: Any, primals: Any, tangents: Any) -> tuple[Any, Any]:
-    """``df/dx x' = -df/dp p'``, by the implicit function theorem."""
+    """The jvp rule: solve ``df/dx x' = -df/dp p'`` (implicit function theorem)."""
     outs = list(_root(counts, jaxprs, *primals))
     f, _, tangent_solve = jaxprs
     for_f, _, for_tangent_solve, guess = _split(primals, counts)
@@ -239,8 +239,8 @@ def _root_jvp(counts: Any, jaxprs: Any, primals: Any, tangents: Any) -> tuple[An
         Zero(aval_of(p).tangent()) if aval_of(t).dtype != aval_of(p).dtype else t
         for p, t in safe_zip(for_f, f_tangents)
     ]
-    _, right = jvp_flat(f, [*for_f, *x], [*typed, *zeros])
-    right = [instantiate(value) for value in right]
-    solved = tangent_solve(*for_tangent_solve, *x, *right)
+    _, rhs = jvp_flat(f, [*for_f, *x], [*typed, *zeros])
+    rhs = [instantiate(value) for value in rhs]
+    solved = tangent_solve(*for_tangent_solve, *x, *rhs)
     aux_tangents = [zeros_of(aval_of(value).tangent()) for value in aux]
     return outs, [*[neg(value) for value in solved], *aux_tangents]

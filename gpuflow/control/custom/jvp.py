@@ -1,7 +1,7 @@
-"""custom_jvp: forward-mode rules written by users.
+"""``custom_jvp``: user-defined forward-mode rules.
 
-An equation keeps the function and its rule until differentiation has run; then the compiler
-inlines the function. Rules see flat operands; trees are handled in the wrappers.
+A ``custom_jvp_call`` equation holds the function and its rule until differentiation has run. Then
+the compiler inlines the function. Rules of equations take flat operands; wrappers handle pytrees.
 """
 
 from __future__ import annotations
@@ -88,14 +88,14 @@ def _custom_jvp_batch(
     name: str,
     num_consts: int,
 ) -> tuple[list[Any], list[int | Uniform | None]]:
-    # Every output is mapped, even if it does not depend on mapped operands: its tangent may, which
-    # only the rule determines.
+    # Every output is mapped, even if it depends on no mapped operand: its tangent may depend on
+    # one, which only the rule determines.
     moved, call, rule_dims, out_dims = map_call(axis, operands, dims, call_jaxpr, name, num_consts)
     return custom_jvp_p.bind(*moved, **call, jvp=_MappedRule(jvp, axis, rule_dims)), out_dims
 
 
 class _MappedRule:
-    """A flat jvp rule over a mapped axis, which results have in front."""
+    """A flat jvp rule, batched; the batch axis of all results is 0."""
 
     def __init__(self, rule: Any, axis: AxisData, dims: Sequence[int | None]) -> None:
         self.rule, self.axis, self.dims = rule, axis, dims
@@ -130,7 +130,10 @@ custom_jvp_p = register(
 
 
 def without_rule(name: str, call: Flat, leaves: Sequence[Any]) -> list[Any]:
-    """The outputs of a function that uses refs, in a program: they have no derivative there."""
+    """Call a function that uses refs, and bind its outputs to a rule that raises.
+
+    Inside a traced program such a function has no derivative.
+    """
     outs = call(*leaves)
     return custom_jvp_p.bind(
         *outs,
@@ -198,7 +201,7 @@ class custom_jvp(Generic[_P, _T]):
             out = self(*primals)  # type: ignore[call-arg]
             total = None
             for rule, tangent in safe_zip(jvps, tangents):
-                # A tangent that is zero is left out: times an infinite derivative it would be nan.
+                # Skip zero tangents: zero times an infinite derivative would be nan.
                 if rule is not None and not _is_zero(tangent):
                     term = rule(tree.tree_map(_without_symbol, tangent), out, *primals)
                     total = term if total is None else tree.tree_map(_plus, total, term)
@@ -212,6 +215,7 @@ class custom_jvp(Generic[_P, _T]):
         return self if instance is None else functools.partial(self, instance)
 
     def __call__(self, *args: _P.args, **kwargs: _P.kwargs) -> _T:
+        """Bind a ``custom_jvp_call`` equation on the leaves of the differentiable arguments."""
         if self.jvp is None:
             raise AttributeError(
                 f"[custom_jvp] {self.name} must have a rule before it is called; got none. "
@@ -244,7 +248,7 @@ class custom_jvp(Generic[_P, _T]):
 
 
 def _without_derivative(value: Any) -> Any:
-    """A leaf of a nondifferentiated argument, without the tangent that it may carry."""
+    """Drop the tangent of a leaf of a nondifferentiable argument."""
     return stop_gradient(value) if isinstance(value, Tracer) else value
 
 
@@ -307,7 +311,7 @@ class _FlatJvpRule:
 
 
 def _without_scalars(value: Any) -> Any:
-    """A scalar of Python or NumPy as an Array of its type; a program that is traced keeps it."""
+    """Convert a Python or NumPy scalar to an Array of its type, unless a program is traced."""
     is_scalar = isinstance(value, (bool, int, float, complex, np.generic))
     if not is_scalar or thread_state.trace is not eval_trace:
         return value

@@ -1,4 +1,4 @@
-"""linear_call: a function that is linear in some arguments, with the user's own transpose."""
+"""``linear_call``: a function that is linear in some arguments, with a user-defined transpose."""
 
 from __future__ import annotations
 
@@ -21,8 +21,8 @@ from gpuflow.ops.zeros import add_tangents, instantiate
 from gpuflow.transforms.batching import batch_jaxpr
 from gpuflow.transforms.jvp import jvp_flat
 
-# An equation holds two programs, the function and its transpose, each with leading operands of its
-# own, then residuals and linear operands: (own of both..., residuals..., linear...).
+# An equation holds two programs, the function and its transpose, each with its own captured values.
+# Operands: (*consts of the function, *consts of the transpose, *residuals, *linear operands).
 Programs = tuple[ClosedJaxpr, ClosedJaxpr]
 Counts = tuple[int, int, int]
 
@@ -95,7 +95,7 @@ def _check_transpose(
 
 
 def _split(values: Sequence[Any], counts: Counts) -> list[list[Any]]:
-    """The own operands of both programs, the residuals, the linear operands."""
+    """Split operands: consts of either program, residuals, linear operands."""
     groups, start = [], 0
     for count in counts:
         groups.append(list(values[start : start + count]))
@@ -121,19 +121,20 @@ def _jvp(
         fixed = [*consts, *transpose_consts, *residuals]
         results = linear_call_p.bind(*fixed, *instantiated, **params)
     if any(type(t) is not Zero for t in (*const_tangents, *residual_tangents)):
-        still = [Zero(aval_of(value).tangent()) for value in linear]
-        _, moved = jvp_flat(
+        zero_tangents = [Zero(aval_of(value).tangent()) for value in linear]
+        _, residual_terms = jvp_flat(
             programs[0],
             [*consts, *residuals, *linear],
-            [*const_tangents, *residual_tangents, *still],
+            [*const_tangents, *residual_tangents, *zero_tangents],
         )
-        results = [add_tangents(a, b) for a, b in safe_zip(results, moved)]
+        results = [add_tangents(a, b) for a, b in safe_zip(results, residual_terms)]
     return outs, results
 
 
 def _transpose(
     cotangents: Sequence[Any], *operands: Any, programs: Programs, counts: Counts
 ) -> list[Any]:
+    """The transpose rule: the same equation with the two programs swapped."""
     consts, transpose_consts, residuals, linear = _split(operands, counts)
     fixed = [*consts, *transpose_consts, *residuals]
     check(
@@ -144,9 +145,9 @@ def _transpose(
         ),
         NotImplementedError,
     )
-    nothing = [None] * len(fixed)
+    no_cotangents = [None] * len(fixed)
     if all(type(ct) is Zero for ct in cotangents):
-        return [*nothing, *[Zero(v.aval) if is_undefined(v) else None for v in linear]]
+        return [*no_cotangents, *[Zero(v.aval) if is_undefined(v) else None for v in linear]]
     instantiated = [instantiate(ct) for ct in cotangents]
     outs = linear_call_p.bind(
         *transpose_consts,
@@ -157,7 +158,7 @@ def _transpose(
         counts=(counts[1], counts[0], counts[2]),
     )
     in_cotangents = [out if is_undefined(value) else None for out, value in safe_zip(outs, linear)]
-    return [*nothing, *in_cotangents]
+    return [*no_cotangents, *in_cotangents]
 
 
 def _batch(
@@ -168,7 +169,7 @@ def _batch(
     programs: Programs,
     counts: Counts,
 ) -> tuple[list[Any], list[int | None]]:
-    """Both programs are mapped over the mapped operands of the other, until they agree."""
+    """Batch both programs; results of one are operands of the other, hence the fixed point."""
     consts, transpose_consts, residuals, linear = _split([dim is not None for dim in dims], counts)
     results = [False] * len(programs[0].out_avals)
     while True:
@@ -191,7 +192,7 @@ def _batch(
 
 
 def _lowered(params: dict[str, Any]) -> ClosedJaxpr:
-    """The function, which does not read operands of its transpose."""
+    """The program to inline: the function, with unread inputs for the consts of the transpose."""
     forward, backward = params["programs"]
     counts: Counts = params["counts"]
 

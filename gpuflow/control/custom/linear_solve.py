@@ -1,8 +1,8 @@
-"""linear_solve_p: a user's solver, differentiated as the solution of a linear equation.
+"""``linear_solve_p``: a user's linear solver, differentiated implicitly.
 
 With ``A x = b``: ``A dx = db - dA x``, and the cotangent of ``b`` solves the transposed equation.
-An equation holds four programs, each with its own leading operands, then ``b``:
-``matvec``, ``vecmat`` (its transpose), ``solve`` and ``transpose_solve``.
+An equation holds four programs: ``matvec``, ``vecmat`` (its transpose), ``solve`` and
+``transpose_solve``. Its operands are the captured values of each program, then ``b``.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ from gpuflow.transforms.jvp import jvp_flat
 
 
 class Solve(NamedTuple):
-    """One thing for each of the four programs."""
+    """A tuple with one item for each of the four programs: the program, its consts, or a count."""
 
     matvec: Any
     vecmat: Any
@@ -35,12 +35,12 @@ class Solve(NamedTuple):
     transpose_solve: Any
 
     def transposed(self) -> Solve:
-        """The same for the transposed equation."""
+        """The items for the transposed equation: each is swapped with that of its transpose."""
         return Solve(self.vecmat, self.matvec, self.transpose_solve, self.solve)
 
 
 def _split(values: Sequence[Any], counts: Solve) -> tuple[Solve, list[Any]]:
-    """The operands of each program, and ``b``."""
+    """Split operands: the consts of each program, and ``b``."""
     groups, start = [], 0
     for count in counts:
         groups.append(list(values[start : start + count]))
@@ -53,7 +53,7 @@ def _concatenated(groups: Solve) -> list[Any]:
 
 
 def bind_solve(programs: Solve, consts: Solve, b: Sequence[Any]) -> list[Any]:
-    """Solve; the last two programs may be None, where nothing is transposed."""
+    """Bind the equation; ``vecmat`` and ``transpose_solve`` may be None without reverse mode."""
     counts = Solve(*[len(values) for values in consts])
     return linear_solve_p.bind(*_concatenated(consts), *b, programs=programs, counts=counts)
 
@@ -72,21 +72,23 @@ def _jvp(
     const_tangents, b_tangents = _split(tangents, counts)
     x, aux = outs[: len(b)], outs[len(b) :]
     zeros = [Zero(aval_of(value).tangent()) for value in x]
-    _, moved = jvp_flat(programs.matvec, [*consts.matvec, *x], [*const_tangents.matvec, *zeros])
-    right = [
-        db if type(moving) is Zero else add_tangents(db, neg(moving))
-        for db, moving in safe_zip(b_tangents, moved)
+    _, matvec_tangents = jvp_flat(
+        programs.matvec, [*consts.matvec, *x], [*const_tangents.matvec, *zeros]
+    )
+    rhs_tangents = [
+        db if type(matvec_tangent) is Zero else add_tangents(db, neg(matvec_tangent))
+        for db, matvec_tangent in safe_zip(b_tangents, matvec_tangents)
     ]
     aux_tangents = [Zero(aval_of(value).tangent()) for value in aux]
-    if all(type(value) is Zero for value in right):
+    if all(type(value) is Zero for value in rhs_tangents):
         return outs, [*zeros, *aux_tangents]
-    instantiated = [instantiate(value) for value in right]
+    instantiated = [instantiate(value) for value in rhs_tangents]
     x_tangents = linear_solve_p.bind(*_concatenated(consts), *instantiated, **params)[: len(b)]
     return outs, [*x_tangents, *aux_tangents]
 
 
 def _partial_eval(unknowns: Sequence[bool], *operands: Any, **params: Any) -> tuple[Any, ...]:
-    """The equation is recorded as a whole, so that it can be transposed."""
+    """The partial_eval rule: all outputs are unknown, so that the equation can be transposed."""
 
     def unknown_function(values: Sequence[Any], *unknown_operands: Any) -> list[Any]:
         known, unknown = iter(values), iter(unknown_operands)
@@ -153,7 +155,12 @@ def _batched(
     b_flags: list[bool],
     num_x: int,
 ) -> tuple[Solve, list[bool], list[bool]]:
-    """The mapped programs, and which of x (with aux) and b they map: at least those given."""
+    """One step of the fixed point of batching.
+
+    Returns:
+        The batched programs, and which leaves of x (with aux) and of b they map: at least those
+        of ``x_flags`` and ``b_flags``.
+    """
 
     def mapped(
         program: ClosedJaxpr | None,
@@ -181,7 +188,7 @@ def _batched(
 
 
 def _lowered(params: dict[str, Any]) -> ClosedJaxpr:
-    """The solver, which reads nothing of the other programs."""
+    """The program to inline: ``solve``, with unread inputs for consts of other programs."""
     programs, counts = params["programs"], params["counts"]
     solve: ClosedJaxpr = programs.solve
 

@@ -1,6 +1,6 @@
-"""custom_vjp: reverse-mode rules written by users, on flat operands, and checks of their results.
+"""``custom_vjp``: user-defined reverse-mode rules, flattened, with checks of their results.
 
-The equations are in custom_vjp_call.py.
+The primitives are in ``vjp_call``.
 """
 
 from __future__ import annotations
@@ -37,12 +37,12 @@ from gpuflow.ops.elementwise.convert import convert
 _P = ParamSpec("_P")
 _T = TypeVar("_T")
 
-# --- the user's functions on flat operands --------------------------------------------------
+# --- the user's rules on flat operands ------------------------------------------------------
 
 
 @contextmanager
-def _closures_named(name: str) -> Iterator[None]:
-    """Explain the error of a rule that used a captured value of another transformation."""
+def _explaining_closures(name: str) -> Iterator[None]:
+    """Explain the error of a rule that captures a tracer of another transformation."""
     try:
         yield
     except UnexpectedTracerError as error:
@@ -57,7 +57,16 @@ def _closures_named(name: str) -> Iterator[None]:
 
 @record
 class _Rules:
-    """One call of a custom_vjp function: its rules, and descriptions of its arguments."""
+    """One call of a custom_vjp function.
+
+    Attributes:
+        name: name of the function.
+        symbolic_zeros: whether the rules take symbolic zeros.
+        fwd, bwd: the user's rules.
+        call: the flattened function.
+        in_avals: types of the leaves of differentiable arguments.
+        argument_names: names of these arguments.
+    """
 
     name: str
     symbolic_zeros: bool
@@ -97,7 +106,7 @@ class _Forward:
         if rules.symbolic_zeros:
             pairs = safe_zip(primals, perturbed)
             primals = tuple(CustomVJPPrimal(value, flag) for value, flag in pairs)
-        with _closures_named(rules.name):
+        with _explaining_closures(rules.name):
             pair = rules.fwd(*rules.call.arguments(primals))
         if not (isinstance(pair, tuple | list) and len(pair) == 2):
             raise TypeError(
@@ -118,7 +127,7 @@ class _Forward:
         return [*outs, *residuals]
 
     def _check_outputs(self, outs: list[Any]) -> None:
-        """Compare with the function, if that has run."""
+        """Check that outputs of fwd match those of the function, if that has run."""
         call, name = self.rules.call, self.rules.name
         if call.out_tree is None:
             return
@@ -152,7 +161,7 @@ class _Backward:
         residuals = tree.unflatten(forward.residual_tree, leaves)
         cotangent_leaves = [as_symbolic(cotangent) for cotangent in operands[count:]]
         cotangents = tree.unflatten(forward.out_tree, cotangent_leaves)
-        with _closures_named(rules.name):
+        with _explaining_closures(rules.name):
             results = rules.bwd(*rules.call.fixed.values(), residuals, cotangents)
         names = rules.argument_names
         if not isinstance(results, tuple | list) or len(results) != len(names):
@@ -171,7 +180,7 @@ class _Backward:
         for name, argument, result in safe_zip(rules.argument_names, arguments, results):
             for leaf_index, item in enumerate(self._broadcast(name, argument, result)):
                 aval = next(avals)
-                if type(aval) is not AbstractRef:  # which have no cotangents
+                if type(aval) is not AbstractRef:  # refs have no cotangents
                     flat.append(self._typed((name, argument, leaf_index), aval, item))
         return flat
 
@@ -188,7 +197,13 @@ class _Backward:
             ) from None
 
     def _typed(self, leaf: tuple[str, Any, int], aval: ShapedArray, cotangent: Any) -> Any:
-        """The cotangent of ``leaf``, converted: its argument's name and tree, and its index."""
+        """Check a cotangent, and convert it to the tangent dtype; None for zero.
+
+        Args:
+            leaf: the name and the tree of its argument, and the index of the leaf, for messages.
+            aval: the type of the leaf.
+            cotangent: the result of bwd.
+        """
         want = aval.tangent()
         if cotangent is None or isinstance(cotangent, SymbolicZero) or want.dtype == dtypes.float0:
             return None
@@ -215,10 +230,10 @@ class _Backward:
     def _check_varying(
         self, leaf: tuple[str, Any, int], want: ShapedArray, got: ShapedArray
     ) -> None:
-        """Check that in shard_map a cotangent varies as its argument does.
+        """Check that in shard_map a cotangent varies along the same axes as its argument.
 
         Raises:
-            ValueError: it varies along other axes.
+            ValueError: if it varies along other axes.
         """
         name, argument, leaf_index = leaf
         check(
@@ -316,6 +331,7 @@ class custom_vjp(Generic[_P, _T]):
         return self if instance is None else functools.partial(self, instance)
 
     def __call__(self, *args: _P.args, **kwargs: _P.kwargs) -> _T:
+        """Bind a ``custom_vjp_call`` equation on the leaves of the differentiable arguments."""
         if self.fwd is None or self.bwd is None:
             raise AttributeError(
                 f"[custom_vjp] {self.name} must have rules before it is called; got none. "
@@ -333,7 +349,7 @@ class custom_vjp(Generic[_P, _T]):
         forward = _Forward(rules)
         backward = _Backward(rules, forward)
         try:
-            with _closures_named(self.name):
+            with _explaining_closures(self.name):
                 outs = custom_vjp_p.bind(
                     *leaves,
                     call_jaxpr=call,
@@ -351,7 +367,7 @@ class custom_vjp(Generic[_P, _T]):
         return self.parameter_names[position] if is_named else f"argument {position}"
 
     def _fixed(self, args: tuple[Any, ...]) -> dict[int, Any]:
-        """The arguments that are not differentiated, by position."""
+        """Nondifferentiable arguments, by position."""
         count = len(args)
         for argnum in self.nondiff_argnums:
             if not -count <= argnum < count:

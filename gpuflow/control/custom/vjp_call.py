@@ -1,13 +1,15 @@
-"""The equations of custom_vjp: the call, and the map of tangents, defined by bwd alone.
+"""The primitives of custom_vjp: the call, and its linear map, which only a transpose defines.
 
 The jvp rule of a call runs the user's ``fwd`` and binds ``custom_vjp_linear`` on the tangents. That
-equation has no value: it can only be transposed, which runs ``bwd``. Linearization records it,
-while forward mode, which needs its value, raises an error.
+equation has no value: it can only be transposed, which runs ``bwd``. Linearization records it.
+Forward mode needs its value and raises an error.
 
-Rules are flat here: ``fwd(perturbed, *primals) -> (*outs, *residuals)``, with ``fwd.out_count``
-known once it has run and with a flag for each primal that has a tangent; and
-``bwd(*residuals, *cotangents) -> cotangents``, None for zero. Cotangents that are zero arrive as
-``Zero`` if ``bwd.symbolic_zeros``.
+Rules are flat here:
+
+- ``fwd(perturbed, *primals) -> (*outs, *residuals)``. ``perturbed`` has a flag for each primal:
+  whether it has a tangent. ``fwd.out_count`` is set once it has run.
+- ``bwd(*residuals, *cotangents) -> cotangents``, with None for zero. Zero cotangents are passed as
+  ``Zero`` if ``bwd.symbolic_zeros``, otherwise as arrays.
 """
 
 from __future__ import annotations
@@ -53,6 +55,7 @@ def _call_jvp(
     num_consts: int,
     **params: Any,
 ) -> tuple[list[Any], list[Any]]:
+    """The jvp rule: run ``fwd``, and bind the linear map on its residuals and the tangents."""
     del params
     for tangent in tangents[:num_consts]:
         if type(tangent) is not Zero:
@@ -91,8 +94,8 @@ def _call_batch(
     name: str,
     num_consts: int,
 ) -> tuple[list[Any], list[int | Uniform | None]]:
-    # Every output is mapped: bwd may give each element its own weight, so a cotangent that was
-    # summed over the axis before bwd would give another gradient than a loop does.
+    # Every output is mapped. bwd may weight elements differently, so summing a cotangent over the
+    # axis before bwd would give another gradient than a loop over the elements.
     moved, call, rule_dims, out_dims = map_call(axis, operands, dims, call_jaxpr, name, num_consts)
     # In shard_map an output that does not vary is one value, with one cotangent.
     shared = tuple(axis.varies is not None and isinstance(dim, Uniform) for dim in out_dims)
@@ -106,7 +109,10 @@ def _call_batch(
 
 
 class _MappedForward:
-    """A flat fwd over a mapped axis; outputs have it in front."""
+    """A flat fwd, batched; the batch axis of outputs is 0.
+
+    ``residual_dims``, the batch axes of the residuals, is set by each call.
+    """
 
     def __init__(self, forward: Any, axis: AxisData, dims: Sequence[int | None]) -> None:
         self.forward, self.axis, self.dims = forward, axis, dims
@@ -130,12 +136,12 @@ class _MappedForward:
 
 
 class _MappedBackward:
-    """A flat bwd over a mapped axis: ``(*residuals, *cotangents) -> cotangents``.
+    """A flat bwd, batched: ``(*residuals, *cotangents) -> cotangents``.
 
-    Cotangents of outputs have the axis in front, and are summed over it for an output that all
-    elements share (``shared``); those of operands have it where the operand has
-    it, and are summed over it for an operand that all elements shared. In shard_map such an operand
-    is one value: a cotangent that is equal everywhere, as after psum, is that of the value.
+    Cotangents of outputs have batch axis 0. They are summed over it for an output that all elements
+    share (``shared``). The cotangent of an operand has the operand's batch axis, and is summed over
+    the batch if the operand is unmapped. In shard_map an unmapped operand is a single value: if its
+    cotangent does not vary, as after psum, that is the result without a sum.
     """
 
     def __init__(
@@ -176,7 +182,7 @@ class _MappedBackward:
 
 
 def _total(cotangent: Any) -> Any:
-    """The cotangent of one value from those of its copies."""
+    """The cotangent of a single value: the sum over the cotangents of its copies."""
     if type(cotangent) is Zero:
         return Zero(cotangent.aval.update(shape=cotangent.aval.shape[1:]))
     return reduce_sum(cotangent, (0,))
@@ -200,7 +206,7 @@ custom_vjp_p = register(
     )
 )
 
-# --- the map of tangents, which is known by its transpose only ------------------------------
+# --- the linear map, which only its transpose defines ---------------------------------------
 
 
 def _linear_shape(

@@ -1,4 +1,8 @@
-"""custom_vmap: rules for vmap of a function, written by users."""
+"""``custom_vmap``: user-defined batching rules.
+
+A ``custom_vmap_call`` equation holds the traced function and a ``FlatRule``. Derivatives of the
+equation hold derivatives of the rule, which are in ``vmap_derivative``.
+"""
 
 from __future__ import annotations
 
@@ -50,6 +54,7 @@ def _batch(
     num_consts: int,
     name: str,
 ) -> tuple[list[Any], list[int | None]]:
+    """The batch rule: call the user's rule with the batch axis of mapped operands at 0."""
     del call
     for value, dim in safe_zip(operands[:num_consts], dims[:num_consts]):
         check(
@@ -82,7 +87,7 @@ def _jvp(
     derivative, out_nonzeros = jvp_jaxpr(call, nonzeros, False)
     nonzero_tangents = [tangent for tangent in tangents if type(tangent) is not Zero]
     if any(nonzeros[:num_consts]):
-        # The rule does not cover closed-over values: the function is differentiated op by op.
+        # The rule does not take captured values, so the function is differentiated op by op.
         results = derivative(*primals, *nonzero_tangents)
     else:
         derivative, closed = close(derivative)
@@ -112,7 +117,7 @@ def _linearize(
     name: str,
 ) -> tuple[Any, ...]:
     if any(nonzeros[:num_consts]):
-        # As above.
+        # The rule does not take captured values, as in ``_jvp``.
         known, linear, out_nonzeros, count = linearize_jaxpr(call, nonzeros)
         results = known(*primals)
         split = len(results) - count
@@ -168,7 +173,7 @@ def _transpose(
 
 
 class _UserRule:
-    """A user's rule on flat operands."""
+    """A user's rule as a ``FlatRule``, with checks of its results."""
 
     def __init__(
         self, rule: Callable[..., Any], in_tree: tree.TreeDef, out_tree: tree.TreeDef, name: str

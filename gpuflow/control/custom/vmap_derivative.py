@@ -1,8 +1,8 @@
-"""Batching rules for derivatives of a custom_vmap function: derivatives of its own rule.
+"""Batching rules for derivatives of a custom_vmap function: derivatives of its batching rule.
 
-Rules are flat here: ``(axis size, is mapped of each operand, *operands) -> (outs, is mapped of
-each)``, with mapped dimensions in front. A primal is mapped if its tangent or cotangent is, and
-the reverse, so that one rule serves both.
+A flat rule is ``(axis size, mapped flags, *operands) -> (outs, mapped flags)``, with batch axis 0.
+A primal is mapped if and only if its tangent or cotangent is: the derivative of one call of the
+rule then has both.
 """
 
 from __future__ import annotations
@@ -27,7 +27,10 @@ FlatRule = Callable[..., tuple[list[Any], list[bool]]]
 def tangent_program(
     call: ClosedJaxpr, nonzeros: tuple[bool, ...]
 ) -> tuple[ClosedJaxpr, tuple[bool, ...]]:
-    """``(*operands, *nonzero tangents) -> nonzero out tangents``, and which outputs have one."""
+    """``(*operands, *nonzero tangents) -> nonzero out tangents``, and which outputs have tangents.
+
+    The program recomputes the primals: it stores no residuals.
+    """
 
     def make() -> tuple[ClosedJaxpr, tuple[bool, ...]]:
         known, linear, out_nonzeros, count = linearize_jaxpr(call, nonzeros)
@@ -45,7 +48,13 @@ def tangent_program(
 
 
 class _TangentRule:
-    """Common code of both forward derivatives: primals mapped with their tangents."""
+    """Common code of both forward derivatives: primals are mapped together with their tangents.
+
+    Args:
+        rule: the batching rule of the function.
+        nonzeros: for each operand whether it has a tangent.
+        out_nonzeros: for each output whether it has a tangent.
+    """
 
     def __init__(
         self, rule: FlatRule, nonzeros: tuple[bool, ...], out_nonzeros: tuple[bool, ...]
@@ -55,7 +64,12 @@ class _TangentRule:
     def _prepare(
         self, size: int, flags: Sequence[bool], operands: Sequence[Any]
     ) -> tuple[Callable[..., list[Any]], list[bool], list[Any], list[Any]]:
-        """The rule as a function of primals; its out flags once called; primals and tangents."""
+        """Bind the size and flags of a call.
+
+        Returns:
+            The rule as a function of primals; its output flags, filled in when it is called;
+            primals; and tangents.
+        """
         count = len(self.nonzeros)
         nonzero_positions = [k for k, flag in enumerate(self.nonzeros) if flag]
         mapped = list(flags[:count])
@@ -76,7 +90,7 @@ class _TangentRule:
 
 
 class DerivativeRule(_TangentRule):
-    """``(*primals, *nonzero tangents) -> (*outs, *nonzero out tangents)``."""
+    """Rule of the jvp: ``(*primals, *nonzero tangents) -> (*outs, *nonzero out tangents)``."""
 
     def __call__(
         self, size: int, flags: Sequence[bool], *operands: Any
@@ -94,7 +108,7 @@ class DerivativeRule(_TangentRule):
 
 
 class TangentRule(_TangentRule):
-    """``(*primals, *nonzero tangents) -> nonzero out tangents``, which reverse mode transposes."""
+    """Rule of the linear map: ``(*primals, *nonzero tangents) -> nonzero out tangents``."""
 
     def __call__(
         self, size: int, flags: Sequence[bool], *operands: Any
@@ -107,14 +121,14 @@ class TangentRule(_TangentRule):
 
 
 class CotangentRule:
-    """``(*known operands, *nonzero cotangents) -> nonzero operand cotangents``.
+    """Rule of the transpose: ``(*known operands, *nonzero cotangents) -> operand cotangents``.
 
     Args:
-        rule: of the function that is transposed.
-        undefined: for each of its operands, whether it is transposed with respect to it.
-        nonzeros: which outputs have a cotangent.
-        out_nonzeros: which of the undefined operands get one.
-        call: the program of the function, for the types of its outputs and operands.
+        rule: the batching rule of the function.
+        undefined: for each operand of the function, whether it is transposed.
+        nonzeros: for each output whether it has a cotangent.
+        out_nonzeros: for each undefined operand whether its cotangent is nonzero, thus a result.
+        call: the program of the function, for the types of outputs and operands.
     """
 
     def __init__(
@@ -161,7 +175,7 @@ class CotangentRule:
         return nonzero_cotangents, [True] * len(nonzero_cotangents)
 
     def _cotangents(self, size: int, operands: Sequence[Any], flags: Sequence[bool]) -> list[Any]:
-        """Cotangents of all outputs, each mapped."""
+        """Cotangents of all outputs, all mapped."""
         count = len(self.undefined) - sum(self.undefined)
         remaining = iter(safe_zip(operands[count:], flags[count:]))
         cotangents: list[Any] = []

@@ -1,4 +1,4 @@
-"""associative_scan: prefixes of an associative operation in a logarithmic number of steps."""
+"""``associative_scan``: parallel prefix of an associative operation, in logarithmic depth."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""cond and switch as users call them."""
+"""The public functions ``cond`` and ``switch``: checks, pytrees and tracing around ``cond_p``."""
 
 from __future__ import annotations
 
@@ -69,7 +69,7 @@ def cond(
         )
         operands = (operand,)
     if not callable(true_fun) and len(operands) == 2 and callable(false_fun):
-        # The older form: cond(pred, true_operand, true_fun, false_operand, false_fun).
+        # JAX's deprecated signature: cond(pred, true_operand, true_fun, false_operand, false_fun).
         return _older_cond(pred, true_fun, false_fun, *operands)
     branch_index = _predicate(pred)
     if config.trace_context().disable_jit and not isinstance(pred, Tracer):
@@ -184,6 +184,7 @@ def _choose(
     operands: tuple[Any, ...],
     names: Sequence[str],
 ) -> Any:
+    """Trace all branches, check that their results match, and bind the cond."""
     leaves, in_tree = tree.flatten(operands)
     for leaf in leaves:
         check(

@@ -1,4 +1,4 @@
-"""Types of carries: structure, shapes and dtypes must be the same after each iteration."""
+"""Type inference and checks of carries: an iteration must not change structure, shape or dtype."""
 
 from __future__ import annotations
 
@@ -25,16 +25,16 @@ def carry_types(
     trace: Callable[[list[ShapedArray]], tuple[Program, list[ShapedArray]]],
     function: Callable[..., Any],
 ) -> tuple[Program, list[Any]]:
-    """Trace a body for carries; weakly typed scalars are promoted with the results of the body.
+    """Trace a body for its carries, whose types are inferred.
 
-    In shard_map the carries of this package's own functions vary like the values that they are
-    combined with. Those of users' functions must vary from the beginning (``check_carry``): their
-    gradients differ.
+    Weakly typed scalars are promoted with the results of the body. In shard_map, carries of
+    gpuflow's own functions are made to vary along the axes of the body's results. Carries of users'
+    functions must vary from the beginning (``check_carry``), because gradients would differ.
 
     Args:
         init: leaves of the initial carry.
         trace: from the avals of the carry to the traced body and the avals of the new carry.
-        function: the body, which may be a user's.
+        function: the body, a user's or gpuflow's own.
 
     Returns:
         The traced body, and the initial values with their final types.
@@ -87,8 +87,8 @@ def check_carry(
     """Raise TypeError unless the body ``function`` returns the types of its arguments.
 
     Raises:
-        TypeError: another structure, shape or dtype, or a user's body whose carries vary along
-            other axes of shard_map after it; the message names the leaves that differ.
+        TypeError: if structure, shape or dtype differ, or if carries of a user's body vary along
+            other axes of shard_map after it. The message names the leaves that differ.
     """
     before = Typed("at first", in_tree, in_avals)
     after = Typed("after the body", out_tree, out_avals)
@@ -119,8 +119,9 @@ def check_varying(
 
     Args:
         op: the op that takes the function.
-        what: name of the compared values; ``where``: the origins of the two types.
-        function: a user's; functions of this package are exempt.
+        what: name of the compared values.
+        where: the origins of the two types, for the message.
+        function: the body; functions of gpuflow are exempt.
         first, second: the types.
     """
     if all(a.mat is b.mat or a.mat == b.mat for a, b in safe_zip(first, second)):

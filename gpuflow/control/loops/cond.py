@@ -1,7 +1,8 @@
-"""cond and switch: one of several programs runs.
+"""``cond_p``, the conditional of cond and switch: one of several programs runs; and its rules.
 
-``cond_p`` has operands ``(index, *operands)``, an int32 scalar first; every branch is a program
-``(*operands) -> outs``. ``lane_cond_p`` has an index for each lane (see lanes.py).
+The operands are ``(index, *operands)``, where the index is an int32 scalar. Every branch is a
+program ``(*operands) -> outs``. ``lane_cond_p`` has an index for each lane (see lanes.py).
+``branches`` has the public functions.
 """
 
 from __future__ import annotations
@@ -137,8 +138,8 @@ def _transpose(
     undefined = tuple(is_undefined(operand) for operand in operands)
     shared = [k for k, flag in enumerate(undefined) if flag]
     if any(not lane.mapped[k] for lane in lanes for k in shared):
-        # The cotangent of an operand that lanes share is a sum over them, which the mapped
-        # program computes without storing the terms.
+        # The cotangent of an unmapped operand is a sum over lanes. The batched program computes
+        # it without storing the summands.
         program = _over_lanes(branches, lanes)
         values = [index, *operands]
         return backward_pass(program.jaxpr, program.consts, values, cotangents)
@@ -155,7 +156,7 @@ def _transpose(
 def _backward(
     branch: ClosedJaxpr, undefined: tuple[bool, ...], nonzeros: tuple[bool, ...]
 ) -> ClosedJaxpr:
-    """``(*known operands, *nonzero cotangents) -> cotangents of the undefined ones``."""
+    """``(*known operands, *nonzero cotangents) -> cotangents of the undefined operands``."""
 
     def backward(*values: Any) -> list[Any]:
         remaining = iter(values)
@@ -187,6 +188,7 @@ def _batch(
     branches: Branches,
     lanes: Lanes = (),
 ) -> tuple[list[Any], Sequence[int | Uniform | None]]:
+    """The batch rule: a mapped index adds a lane, otherwise the branches are batched."""
     index, *values = operands
     mapped = tuple(dim is not None for dim in dims[1:])
     if dims[0] is not None:
@@ -213,7 +215,7 @@ def _batch(
 
 
 def _merged_dim(dims: Sequence[int | Uniform | None], lanes: int) -> int | Uniform | None:
-    """The mapped dimension of an output of all branches, after ``lanes`` dimensions."""
+    """The batch dimension of an output: it follows the lane dimensions, whose number is given."""
     if dims[0] is None:
         return None
     is_uniform = all(isinstance(dim, Uniform) for dim in dims)
@@ -249,7 +251,7 @@ def _over_lanes(branches: Branches, lanes: Lanes) -> ClosedJaxpr:
 def _checked(
     categories: Categories, operands: Sequence[Any], params: dict[str, Any]
 ) -> tuple[list[Any], State | None]:
-    """Each branch returns the state of all branches, with failures at its own sites only."""
+    """The checkify rule: each branch returns the state of all, and sets only that of its sites."""
     lanes = params.get("lanes", ())
     pairs = [checked_jaxpr(branch, categories) for branch in params["branches"]]
     sites = tuple(site for _, branch_sites in pairs for site in branch_sites)
@@ -287,7 +289,7 @@ def _effects(params: dict[str, Any]) -> frozenset[Any]:
 
 
 def _keys(flow: Flow) -> States | None:
-    """A key is used if any branch uses it; keys that all branches return unused are unused."""
+    """Key-reuse rule: a key is used if any branch uses it, a result unused if it is in all."""
     branches, operands = flow.params["branches"], flow.states[1:]
     has_lanes = "lanes" in flow.params
     if has_lanes:
@@ -330,7 +332,7 @@ def _define(
 
 
 def _lane_form(params: dict[str, Any]) -> LaneForm:
-    """The index is an operand that all lanes have."""
+    """The form for lowering as lanes; the index is an operand that all lanes map."""
     lanes: Lanes = params["lanes"]
     mapped = tuple((True, *lane.mapped) for lane in lanes)
     return LaneForm(BranchForm(params["branches"]), lane_shape(lanes), mapped)

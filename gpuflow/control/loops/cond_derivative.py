@@ -1,4 +1,4 @@
-"""Linearization of cond: every branch is split, and residuals of the branches share slots."""
+"""Linearization and partial evaluation of cond: the residuals of its branches share slots."""
 
 from __future__ import annotations
 
@@ -25,8 +25,8 @@ def linearize_cond(
 ) -> tuple[Any, ...]:
     """The linearize rule: a cond evaluates and returns residuals, another maps tangents.
 
-    A residual that is an operand is read again. The others are stored in slots, as many of each
-    type as some branch needs. Slots that a branch does not need are zeros.
+    A residual that is an operand is read again. The others are stored in slots. There are as many
+    slots of a type as the branch that needs most of them has residuals. Unused slots are zeros.
     """
     flags = tuple(nonzeros[1:])
     nonzero_outs = [linearize_jaxpr(branch, flags)[2] for branch in branches]
@@ -58,7 +58,7 @@ def partial_cond(
     branches: tuple[ClosedJaxpr, ...],
     lanes: Lanes = (),
 ) -> tuple[Any, ...]:
-    """The partial_eval rule: a cond computes the known outputs, another one the others."""
+    """The partial_eval rule: a cond computes the known outputs, another the unknown ones."""
     flags = tuple(unknowns[1:])
     if unknowns[0]:
         return _all_unknown(bind, flags, operands, branches, lanes)
@@ -110,9 +110,10 @@ class _Slots:
     """The assignment of the residuals of all branches to shared slots.
 
     Attributes:
-        operands: positions of operands that some linear map reads again.
-        avals: the slots.
-        plans: for each branch and residual ("operand", k), ("slot", k) or ("literal", value).
+        operands: indices of operands that the linear map of some branch reads again.
+        avals: the type of each slot.
+        plans: for each branch and residual its source: ("operand", k), ("slot", k) or
+            ("literal", value).
     """
 
     def __init__(self, knowns: Sequence[tuple[ClosedJaxpr, int]], num_operands: int) -> None:
@@ -150,7 +151,7 @@ class _Slots:
         return tuple((kind, None if kind == "literal" else source) for kind, source in plan)
 
     def evaluation(self, ordinal: int, known: ClosedJaxpr, count: int) -> ClosedJaxpr:
-        """The branch with the slots as further outputs."""
+        """The forward branch with the slots as additional outputs."""
         plan = self.plans[ordinal]
 
         def evaluate_branch(*operands: Any) -> list[Any]:

@@ -1,4 +1,8 @@
-"""while_loop and fori_loop as users call them."""
+"""The public functions ``while_loop`` and ``fori_loop``: checks, pytrees and tracing.
+
+``fori_loop`` is a scan if its bounds are static, else a while loop. ``while_loop`` with
+``max_steps`` is a scan.
+"""
 
 from __future__ import annotations
 
@@ -81,7 +85,13 @@ def _while_as(
     max_steps: int | None,
     counters: int = 0,
 ) -> Any:
-    """``while_loop`` for ``op``; the first ``counters`` items of the value are its own scalars."""
+    """Implement ``while_loop`` and ``fori_loop``.
+
+    Args:
+        op: the public function, for messages.
+        cond_fun, body_fun, init_val, max_steps: as in ``while_loop``.
+        counters: number of leading items of the value that the user does not see.
+    """
     leaves, in_tree = tree.flatten(init_val)
     refuse_refs(op, leaves, "carries")
     check_arrays(op, leaves, "init_val")
@@ -155,11 +165,12 @@ def _bounded(condition: Program, body: Program, init: list[Any], max_steps: int)
 def _while_in_python(
     cond_fun: Any, body_fun: Any, value: Any, max_steps: int | None
 ) -> tuple[bool, Any, int]:
-    """disable_jit: iterations run in Python as long as the condition is concrete.
+    """Run iterations in Python, for ``disable_jit``, as long as the condition is concrete.
+
+    Under vmap the condition has several values; such a loop is bound as usual.
 
     Returns:
-        Whether the loop has finished, its value, and the number of iterations. The condition of a
-        mapped loop has many values, so that such a loop runs as a whole.
+        Whether the loop has finished, its value, and the number of iterations.
     """
     done = 0
     while max_steps is None or done < max_steps:
@@ -240,7 +251,7 @@ def fori_loop(
         return _dynamic_fori(first, last, body_fun, init_val)
     start, stop = static
     count = max(stop - start, 0)
-    # Indices of static bounds are weakly typed, as Python ints.
+    # With static bounds, indices are weakly typed, like Python ints.
     index_dtype = dtypes.canonicalize(int)
     _check_bound("lower", start, start, index_dtype)
     if count:

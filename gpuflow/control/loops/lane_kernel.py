@@ -1,11 +1,12 @@
-"""One program for each index of a grid, which must become one kernel.
+"""``kernel_p``: one program for each index of a grid, which must compile to one kernel.
 
-``kernel_p`` holds the program of one batch element, ``(*operands, *indices) -> outs``, with the
-indices at ``first_index`` among its inputs: int32 scalars that are not operands of the equation.
-Each result has leading batch dimensions: those that vmap maps, then the grid.
+``kernel_p`` holds the program of one batch element, ``(*operands, *indices) -> outs``. The indices
+are int32 scalars at ``first_index`` among its inputs, and not operands of the equation. Each result
+has leading batch dimensions: those of vmap, then the grid.
 
-Forward derivatives and vmap make kernels again. A reverse derivative sums over the lanes that read
-an element, which is not a program of one lane: it runs the mapped program, as jit(vmap(f)) would.
+Forward derivatives and vmap bind ``kernel_p`` again. A reverse derivative sums over the lanes that
+read an element, which no program of one lane can do. It is the derivative of the mapped program, as
+with ``jit(vmap(f))``.
 """
 
 from __future__ import annotations
@@ -64,12 +65,12 @@ def bind_kernel(
         "lanes": flags,
     }
     if 0 in (*lane_shape(flags), *grid):
-        return mapped_program(params)(*closed, *operands)  # there is nothing to do
+        return mapped_program(params)(*closed, *operands)  # all results are empty
     return kernel_p.bind(*closed, *operands, **params)
 
 
 def _split(items: Sequence[Any], params: dict[str, Any]) -> tuple[list[Any], list[Any]]:
-    """Split items of the program's inputs into those of operands and those of indices."""
+    """Split a list with an item for each input of the program: operands, and indices."""
     first, count = params["first_index"], len(params["grid"])
     return [*items[:first], *items[first + count :]], [*items[first : first + count]]
 

@@ -1,8 +1,8 @@
-"""Lanes: control flow whose predicate is mapped by vmap.
+"""Lanes: deferred vmap of control flow with a mapped predicate.
 
 A branch or loop with a mapped predicate keeps its programs for one batch element, and flags the
-operands with a leading batch dimension: the vmap is deferred. All rules work on the programs of
-one element; only lowering decides how the batch is executed.
+operands that have a leading batch dimension. All rules work on the programs of one element. Only
+lowering decides how the batch is executed.
 """
 
 from __future__ import annotations
@@ -19,11 +19,11 @@ from gpuflow.transforms.batching import batch_jaxpr
 
 @record
 class Lane:
-    """One mapped axis; outer ones come before inner ones.
+    """One mapped axis of a loop or branch; outer axes come before inner ones.
 
     Attributes:
         axis: name and size of the axis.
-        mapped: for each operand whether it has the axis, before the axes of inner batches.
+        mapped: for each operand whether it has the axis, in front of the axes of inner lanes.
     """
 
     axis: AxisData
@@ -38,7 +38,7 @@ Lanes = tuple[Lane, ...]
 
 
 def communicate(programs: Sequence[ClosedJaxpr]) -> bool:
-    """Whether programs hold collectives.
+    """Whether programs contain collectives.
 
     The results of one batch element then reach elements that took another branch or have stopped.
     The vmap must be applied immediately: derivatives of the programs for one element would be
@@ -63,7 +63,7 @@ def with_operands(lanes: Lanes, mapped: Sequence[Sequence[bool]]) -> Lanes:
 
 
 def extend(lanes: Lanes, sources: Sequence[int]) -> Lanes:
-    """Lanes for operands gathered from the current ones; -1 is one that all lanes map."""
+    """Lanes for operands gathered by ``sources``; -1 is a new operand that all lanes map."""
     return with_operands(lanes, [[k < 0 or lane.mapped[k] for k in sources] for lane in lanes])
 
 
@@ -71,7 +71,9 @@ def over_lanes(jaxpr: ClosedJaxpr, lanes: Lanes, sources: Sequence[int]) -> Clos
     """A program of one lane, mapped over all of them; every output has all lane dimensions.
 
     Args:
-        sources: for each input its position in ``Lane.mapped``; -1 is one that all lanes map.
+        jaxpr: the program of one batch element.
+        lanes: the mapped axes.
+        sources: for each input its index in ``Lane.mapped``; -1 is an input that all lanes map.
     """
     count = len(jaxpr.out_avals)
     for lane in reversed(lanes):

@@ -1,7 +1,7 @@
-"""Partial evaluation of scan and cond under a checkpoint policy.
+"""Partial evaluation of scan and cond under a checkpoint policy: their ``recompute`` rules.
 
-The forward computation has the saved values as further outputs, stacked over the iterations of a
-loop; the recomputation reads them instead of computing them.
+The forward computation returns saved values as additional outputs, stacked over the iterations of
+a loop. The recomputation reads them.
 """
 
 from __future__ import annotations
@@ -25,9 +25,9 @@ class Recomputation:
 
     Attributes:
         program: the program, with calls inlined.
-        first: equations that compute everything; some have further outputs.
+        first: the equations of the forward computation; some have additional outputs.
         stored: variables that may be stored, outputs of ``first``.
-        again: equations that compute all other values from ``stored``.
+        again: the equations of the recomputation, which read ``stored``.
     """
 
     program: Jaxpr
@@ -67,7 +67,7 @@ def recompute_cond(eqn: Eqn, split: Split) -> tuple[Eqn, list[Var], Eqn] | None:
     Slots that the taken branch does not use are zeros.
     """
     schemes = [split(branch.jaxpr) for branch in eqn.params["branches"]]
-    avals, slots = _shared([scheme.stored for scheme in schemes])
+    avals, slots = _shared_slots([scheme.stored for scheme in schemes])
     if not avals:
         return None
     firsts, agains = [], []
@@ -91,7 +91,7 @@ def recompute_cond(eqn: Eqn, split: Split) -> tuple[Eqn, list[Var], Eqn] | None:
     )
 
 
-def _shared(
+def _shared_slots(
     stored: Sequence[Sequence[Var]],
 ) -> tuple[list[ShapedArray], list[list[int]]]:
     """Types of the shared slots, and for each branch the slots of its variables."""
@@ -116,7 +116,7 @@ def _shared(
 def _with_zeros(
     scheme: Recomputation, filled: dict[int, Var], avals: Sequence[ShapedArray]
 ) -> ClosedJaxpr:
-    """The forward computation of a branch, with all shared slots as further outputs."""
+    """The forward computation of a branch, with all shared slots as additional outputs."""
     program, count = scheme.program, len(scheme.program.outvars)
     inner = _closed(program, program.invars, (*program.outvars, *filled.values()), scheme.first)
 

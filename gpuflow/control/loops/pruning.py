@@ -1,4 +1,8 @@
-"""Prune unused results of loops and branches, and the computations of these."""
+"""Dead code elimination through loops and branches: their ``prune`` rules.
+
+A rule takes an equation and a flag for each output. It removes unused outputs, the equations that
+compute them, and operands that are no longer read.
+"""
 
 from __future__ import annotations
 
@@ -14,7 +18,7 @@ Flags = Sequence[bool]
 
 
 def prune_scan(eqn: Eqn, used: Flags) -> Eqn:
-    """A scan with only those carries and ys that are read, or that other ones need."""
+    """Keep the carries and ys of a scan that are used, or that used ones depend on."""
     params, body = eqn.params, eqn.params["jaxpr"].jaxpr
     num_consts, num_carry = params["num_consts"], params["num_carry"]
     split = num_consts + num_carry
@@ -35,7 +39,7 @@ def prune_scan(eqn: Eqn, used: Flags) -> Eqn:
 
 
 def prune_while(eqn: Eqn, used: Flags) -> Eqn:
-    """A while loop with only those carries that are read, or needed by others or the condition."""
+    """Keep the carries of a while loop that are used, or that these or the condition depend on."""
     params, body, test = eqn.params, eqn.params["body"].jaxpr, eqn.params["condition"].jaxpr
     first, second = params["num_condition_consts"], params["num_body_consts"]
     test_read = _read(test)
@@ -54,7 +58,7 @@ def prune_while(eqn: Eqn, used: Flags) -> Eqn:
 
 
 def prune_cond(eqn: Eqn, used: Flags) -> Eqn:
-    """A cond with only those results that are read, and the operands that its programs read."""
+    """Keep the results of a cond that are used, and the operands that any branch reads."""
     branches = eqn.params["branches"]
     programs = [_with_outputs(branch.jaxpr, used) for branch in branches]
     reads = [_read(program) for program in programs]
@@ -71,7 +75,10 @@ def prune_cond(eqn: Eqn, used: Flags) -> Eqn:
 def _settled(
     body: Jaxpr, carry: list[bool], ys: list[bool], num_consts: int
 ) -> tuple[Jaxpr, list[bool]]:
-    """The body without unused values, and the carries that it needs."""
+    """The body without dead equations, and a flag for each carry: used, or read by the body.
+
+    A fixed point: a carry that the body reads must be computed in each iteration.
+    """
     while True:
         program = _with_outputs(body, [*carry, *ys])
         read = _read(program)

@@ -1,4 +1,8 @@
-"""Loops and branches that use refs, as programs that carry the values of refs."""
+"""Loops and branches that use refs: convert them to programs that carry the values of the refs.
+
+A ref is a mutable array. Only written refs become carries or outputs; refs that are only read
+become consts.
+"""
 
 from __future__ import annotations
 
@@ -14,7 +18,7 @@ from gpuflow.core.refs import Ref, read
 
 
 def changed_refs(program: Program, leaves: Sequence[Any] = ()) -> list[Ref]:
-    """The refs that a program writes, in the order of its outputs; ``leaves``: its arguments."""
+    """The refs that a program writes, in the order of its outputs; ``leaves`` are its arguments."""
     if program.refs is None:
         return []
     known = [*program.refs.closed, *leaves]
@@ -22,16 +26,17 @@ def changed_refs(program: Program, leaves: Sequence[Any] = ()) -> list[Ref]:
 
 
 def with_ref_carries(op: str, program: Program, leaves: Sequence[Any]) -> tuple[Program, list[Ref]]:
-    """A loop's body whose closed-over refs are consts and carries.
+    """Convert the closed-over refs of a loop body to consts and carries.
 
     Args:
-        op: the loop, for errors.
+        op: name of the loop in messages.
         program: ``(*consts, *refs, *arguments) -> (*results, *new values of refs)``.
-        leaves: its arguments, some of which may be refs.
+        leaves: the arguments, some of which may be refs.
 
     Returns:
-        ``(*consts, *refs that are read, *carried refs, *arguments) -> (*carried refs, *results,
-        *new values of arguments)``, whose consts are all up to the carried refs; and these.
+        The body, and the carried refs. It is ``(*consts, *refs that are read, *carried refs,
+        *arguments) -> (*carried refs, *results, *new values of arguments)``; its ``consts`` are
+        the values of all inputs before the carried refs.
     """
     use = program.refs
     if use is None:
@@ -56,10 +61,10 @@ def with_ref_carries(op: str, program: Program, leaves: Sequence[Any]) -> tuple[
 
 
 def condition_of_carries(condition: Program, carried_refs: Sequence[Ref]) -> Program:
-    """The condition of a while_loop, which gets carried refs in front of its arguments.
+    """Pass carried refs to the condition of a while_loop, in front of its arguments.
 
     Raises:
-        ValueError: the condition writes a ref.
+        ValueError: if the condition writes a ref.
     """
     use = condition.refs
     if use is not None and use.written:
@@ -96,12 +101,12 @@ def with_ref_outputs(
     """Make all branches return new values of the refs that any of them writes.
 
     Args:
-        op: for errors.
-        programs: ``(*consts, *refs, *arguments) -> (*results, *new values of its refs)``.
+        op: name of the op in messages.
+        programs: the branches, ``(*consts, *refs, *arguments) -> (*results, *new values)``.
         leaves: the arguments, some of which may be refs.
 
     Returns:
-        ``(*consts, *arguments) -> (*results, *new values of refs)``, and these refs.
+        Branches ``(*consts, *arguments) -> (*results, *new values of refs)``, and these refs.
     """
     if all(program.refs is None for program in programs):
         return list(programs), []
@@ -117,11 +122,12 @@ def with_ref_outputs(
 def _with_outputs(
     program: Program, changed: Sequence[Ref], targets: Sequence[Ref], leaves: Sequence[Any]
 ) -> Program:
+    """Add an output for each target; refs that the branch does not write pass through it."""
     closed = () if program.refs is None else program.refs.closed
     known = [*closed, *leaves]
     positions = {ref: k for k, ref in enumerate(known) if type(ref) is Ref}
     missing = [ref for ref in targets if ref not in positions]
-    # For each target an index into the program's new values, or into its refs and arguments.
+    # For each target an index into the new values, or (unwritten) into refs, arguments, missing.
     sources = tuple(
         (True, changed.index(ref))
         if ref in changed

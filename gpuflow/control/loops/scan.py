@@ -1,8 +1,8 @@
-"""scan: a loop of known length over carries and leading axes.
+"""``scan_p``: a loop of static length over carries and leading axes, and its rules.
 
-``scan_p`` has operands ``(*consts, *init, *xs)`` and outputs ``(*carry, *ys)``; its body is a
-program ``(*consts, *carry, *x) -> (*carry, *y)``. Its rules map bodies to bodies and bind
-``scan_p`` again.
+The operands are ``(*consts, *init, *xs)``, the outputs ``(*carry, *ys)``. The body is a program
+``(*consts, *carry, *x) -> (*carry, *y)`` without constants. The rules map bodies to bodies and bind
+``scan_p`` again. ``scan_and_map`` has the public function.
 """
 
 from __future__ import annotations
@@ -99,9 +99,11 @@ def _jvp(
     num_carry: int,
     **params: Any,
 ) -> tuple[list[Any], list[Any]]:
+    """The jvp rule: one scan over primals and tangents."""
     nonzeros = [type(tangent) is not Zero for tangent in tangents]
     split = num_consts + num_carry
     num_ys = len(jaxpr.out_avals) - num_carry
+    # Fixed point: a carry that gets a tangent in an iteration has one from the beginning.
     while True:
         requested = (*nonzeros[num_consts:split], *[False] * num_ys)
         body, out_nonzeros = jvp_jaxpr(jaxpr, tuple(nonzeros), requested)
@@ -162,9 +164,11 @@ def _batch(
     num_carry: int,
     **params: Any,
 ) -> tuple[list[Any], list[int | None]]:
+    """The batch rule: batch axis 0 of consts and carries, 1 of xs and ys (after the scanned)."""
     split = num_consts + num_carry
     batched = [dim is not None for dim in dims]
     num_ys = len(jaxpr.out_avals) - num_carry
+    # Fixed point: a carry that an iteration batches is batched from the beginning.
     while True:
         requested = (*batched[num_consts:split], *[False] * num_ys)
         body, out_batched = batch_jaxpr(jaxpr, axis, tuple(batched), requested)
@@ -182,7 +186,7 @@ def _batch(
 def _checked(
     categories: Categories, operands: Sequence[Any], params: dict[str, Any]
 ) -> tuple[list[Any], State | None]:
-    """Carry the first failure as an additional carry."""
+    """The checkify rule: the first failure is an additional carry."""
     body, sites = checked_jaxpr(params["jaxpr"], categories)
     count, num_carry = params["num_consts"], params["num_carry"]
     num_outs = len(params["jaxpr"].out_avals)
@@ -208,7 +212,7 @@ def _checked(
 
 
 def _keys(flow: Flow) -> States | None:
-    """Two iterations represent all: constants and carries must not be used in both."""
+    """Key-reuse rule: follow two iterations, so that reuse of a const or carry is detected."""
     body, count, num_carry = (flow.params[k] for k in ("jaxpr", "num_consts", "num_carry"))
     split = count + num_carry
     consts, carry, xs = flow.states[:count], flow.states[count:split], flow.states[split:]
@@ -233,7 +237,7 @@ def _form(params: dict[str, Any]) -> ScanForm:
 
 
 def _simplify(eqn: Eqn, definition: Any, build: Any) -> Sequence[Atom] | None:
-    """Move invariants out of the body and recompute masks in it; then unroll iterations."""
+    """Hoist invariants, or else recompute masks in the body, or else unroll iterations."""
     simplified = simplify_scan(eqn, definition, build)
     if simplified is None:
         simplified = recompute_consts(eqn, definition, build)

@@ -1,4 +1,4 @@
-"""scan and map as users call them."""
+"""The public functions ``scan`` and ``map``: checks, pytrees and tracing around ``scan_p``."""
 
 from __future__ import annotations
 
@@ -111,7 +111,14 @@ def scan_as(
     reverse: bool,
     unroll: int | bool,
 ) -> tuple[Any, Any]:
-    """``scan`` for ``op``; ``identity`` is the user's function that ``f`` wraps."""
+    """Implement ``scan`` and functions built on it.
+
+    Args:
+        op: the public function, for messages.
+        f: the body.
+        identity: the user's function that ``f`` wraps; its traces are cached.
+        init, xs, length, reverse, unroll: as in ``scan``.
+    """
     unroll = _unroll(op, unroll)
     x_leaves = tree.leaves(xs)
     init_leaves, init_tree = tree.flatten(init)
@@ -191,6 +198,7 @@ def _unroll(op: str, unroll: Any) -> int | bool:
 
 
 def _scan_length(op: str, xs: Any, leaves: list[Any], length: Any) -> int:
+    """The number of iterations, from ``length`` and the leading sizes, which must agree."""
     paths = tree.paths(xs)
     for path, leaf in safe_zip(paths, leaves):
         check(
@@ -237,7 +245,7 @@ def _static_length(op: str, length: Any) -> int:
 
 
 def _scan_in_python(f: Any, carry: Any, xs: Any, length: int, reverse: bool) -> tuple[Any, Any]:
-    """disable_jit: the loop runs in Python, so that values can be inspected."""
+    """Run the loop in Python, for ``disable_jit``: users can then inspect values."""
     ys = []
     for k in reversed(range(length)) if reverse else range(length):
         element = tree.tree_map(lambda x, k=k: squeeze(slice_in_dim(x, k, k + 1), (0,)), xs)

@@ -1,6 +1,6 @@
-"""Recompute masks of updates in the body of a scan, so that their indices are visible there.
+"""Rematerialize masks of updates in the body of a scan, so that their indices are visible there.
 
-Derivatives store such a mask, computed by the forward loop, as a const.
+Derivatives pass such a mask, which the forward loop has computed, as a const.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ from gpuflow.compiler.passes.program import Replacement
 from gpuflow.control.loops.scan_simplify import is_cheap, simplified_body
 from gpuflow.core.jaxpr import Atom, ClosedJaxpr, Eqn, Jaxpr, Literal, Var
 
-_MOST_EQUATIONS = 32  # of one const
+_MOST_EQUATIONS = 32  # that recompute one const
 
 
 def recompute_consts(eqn: Eqn, definition: Any, build: Any) -> Sequence[Atom] | None:
@@ -28,15 +28,20 @@ def recompute_consts(eqn: Eqn, definition: Any, build: Any) -> Sequence[Atom] | 
         return None
     pairs = safe_zip(body.invars, eqn.inputs)
     sources = {var: _from_scalars(atom, var, definition) for var, atom in pairs[:count]}
-    made = {var for var, eqns in sources.items() if eqns}
-    if made:
-        inner, num_consts = _with_made(body, {var: sources[var] for var in made}), count - len(made)
-        made -= _read(body, update_predicates(inner, num_consts, eqn.params["num_carry"]))
-    if not made:
+    recomputed = {var for var, eqns in sources.items() if eqns}
+    if recomputed:
+        inner, num_consts = (
+            _with_recomputed(body, {var: sources[var] for var in recomputed}),
+            count - len(recomputed),
+        )
+        recomputed -= _read_atoms(
+            body, update_predicates(inner, num_consts, eqn.params["num_carry"])
+        )
+    if not recomputed:
         return None
-    inner = _with_made(body, {var: sources[var] for var in made})
-    params = {**eqn.params, "jaxpr": ClosedJaxpr(inner), "num_consts": count - len(made)}
-    remaining = [atom for var, atom in pairs if var not in made]
+    inner = _with_recomputed(body, {var: sources[var] for var in recomputed})
+    params = {**eqn.params, "jaxpr": ClosedJaxpr(inner), "num_consts": count - len(recomputed)}
+    remaining = [atom for var, atom in pairs if var not in recomputed]
     return build.apply(eqn.primitive, *remaining, **params)
 
 
@@ -55,17 +60,17 @@ def _elements(eqn: Eqn) -> int:
     return sum(atom.aval.size for atom in computed)
 
 
-def _with_made(body: Jaxpr, made: Mapping[Var, Sequence[Eqn]]) -> Jaxpr:
-    """The body of a loop that computes some of its inputs."""
+def _with_recomputed(body: Jaxpr, recomputed: Mapping[Var, Sequence[Eqn]]) -> Jaxpr:
+    """The body with the inputs in ``recomputed`` computed by equations."""
     return body.replace(
-        invars=tuple(var for var in body.invars if var not in made),
-        eqns=(*[eqn for eqns in made.values() for eqn in eqns], *body.eqns),
+        invars=tuple(var for var in body.invars if var not in recomputed),
+        eqns=(*[eqn for eqns in recomputed.values() for eqn in eqns], *body.eqns),
         argument_names=(),
     )
 
 
-def _read(body: Jaxpr, masks: Mapping[Eqn, Atom]) -> set[Atom]:
-    """The operands of a body, without those that are only update indices."""
+def _read_atoms(body: Jaxpr, masks: Mapping[Eqn, Atom]) -> set[Atom]:
+    """The atoms that a body reads other than as masks of updates."""
     read: set[Atom] = set(body.outvars)
     for eqn in reversed(body.eqns):
         if eqn.effects or not read.isdisjoint(eqn.outputs):
@@ -74,16 +79,16 @@ def _read(body: Jaxpr, masks: Mapping[Eqn, Atom]) -> set[Atom]:
 
 
 def _from_scalars(atom: Atom, var: Var, definition: Any) -> list[Eqn]:
-    """Equations that compute ``var`` like ``atom``, in order; empty: not from scalars alone."""
-    found: list[Eqn] = []
-    waiting = [atom]
-    while waiting:
-        eqn = definition(waiting.pop())
-        if eqn is None or not _is_computable(eqn) or len(found) == _MOST_EQUATIONS:
+    """Equations that compute ``atom`` from scalars alone, with ``var`` as result; or none."""
+    eqns: list[Eqn] = []
+    pending = [atom]
+    while pending:
+        eqn = definition(pending.pop())
+        if eqn is None or not _is_computable(eqn) or len(eqns) == _MOST_EQUATIONS:
             return []
-        found.append(eqn)
-        waiting += [operand for operand in eqn.inputs if not _is_scalar(operand)]
-    return _named(list(dict.fromkeys(reversed(found))), atom, var)
+        eqns.append(eqn)
+        pending += [operand for operand in eqn.inputs if not _is_scalar(operand)]
+    return _renamed(list(dict.fromkeys(reversed(eqns))), atom, var)
 
 
 def _is_computable(eqn: Eqn) -> bool:
@@ -94,13 +99,13 @@ def _is_scalar(atom: Atom) -> bool:
     return type(atom) is Literal and not atom.aval.shape
 
 
-def _named(eqns: Sequence[Eqn], atom: Atom, var: Var) -> list[Eqn]:
+def _renamed(eqns: Sequence[Eqn], atom: Atom, var: Var) -> list[Eqn]:
     """The equations with fresh variables, and ``var`` for ``atom``."""
     names: dict[Atom, Var] = {}
-    made: list[Eqn] = []
+    renamed: list[Eqn] = []
     for eqn in eqns:
         inputs = tuple(names.get(operand, operand) for operand in eqn.inputs)
         outputs = tuple(var if out is atom else Var(out.aval) for out in eqn.outputs)
         names.update(safe_zip(eqn.outputs, outputs))
-        made.append(eqn.replace(inputs=inputs, outputs=outputs))
-    return made
+        renamed.append(eqn.replace(inputs=inputs, outputs=outputs))
+    return renamed

@@ -1,8 +1,7 @@
-"""Reverse mode through scan: splitting a body into evaluation and linear map, and transposition.
+"""Reverse mode of scan: linearization and partial evaluation of the body, and transposition.
 
-The residuals of each iteration for the linear map are stacked by the evaluating scan. Residuals
-that no iteration changes are computed once, and slices of xs are read again instead of being
-copied.
+The forward scan stacks the residuals of each iteration for the scan of the linear map. It does not
+stack loop-invariant residuals, which are computed once, or slices of xs, which are read again.
 """
 
 from __future__ import annotations
@@ -38,6 +37,7 @@ def linearize_scan(
     split = num_consts + num_carry
     flags = list(nonzeros)
     num_outs = len(jaxpr.out_avals)
+    # Fixed point over the carries that have tangents.
     while True:
         requested = (*flags[num_consts:split], *[False] * (num_outs - num_carry))
         known, linear, out_nonzeros, _ = linearize_jaxpr(jaxpr, tuple(flags), requested)
@@ -83,6 +83,7 @@ def partial_scan(
     """The partial_eval rule: one scan over known values, another one over unknown values."""
     split = num_consts + num_carry
     flags = list(unknowns)
+    # Fixed point over the carries that are unknown.
     while True:
         requested = (*flags[num_consts:split], *[False] * (len(jaxpr.out_avals) - num_carry))
         known, unknown, out_unknowns, _ = partial_jaxpr(jaxpr, tuple(flags), requested)
@@ -100,7 +101,7 @@ def partial_scan(
     results = bind(residuals.evaluation, consts, init, xs, **params)
     fixed, stacks = residuals.values(consts, xs, results[num_outs:])
     body = _linear_body(unknown, residuals.is_stacked, flags, num_consts, num_carry)
-    # Carries that become unknown in the loop start with known values.
+    # Carries that become unknown in the loop have known initial values, which are residuals.
     started = [k for k, flag in enumerate(unknowns) if flags[k] and not flag]
 
     def unknown_function(values: Sequence[Any], *unknown_operands: Any) -> list[Any]:
@@ -119,10 +120,10 @@ def partial_scan(
 
 
 class _Residuals:
-    """The sources of the residuals of a split body: consts, xs, or ys of the evaluating scan.
+    """The residuals of a split body, by source: invariant, slices of xs, or ys of the forward scan.
 
     Attributes:
-        evaluation: the body with those residuals as ys that depend on the iteration.
+        evaluation: the forward body, whose last ys are the residuals that must be stacked.
         is_stacked: for each residual, whether it has one value for each iteration.
     """
 
@@ -153,7 +154,7 @@ class _Residuals:
     def values(
         self, consts: Sequence[Any], xs: Sequence[Any], stacked_values: Sequence[Any]
     ) -> tuple[list[Any], list[Any]]:
-        """Residuals without and with a value for each iteration, in their order."""
+        """Invariant residuals, and stacked residuals, each in order."""
         pairs = safe_zip(self.atoms, self.is_stacked)
         fixed_atoms = tuple(atom for atom, stacked in pairs if not stacked)
         program = Jaxpr((), self.consts, fixed_atoms, self.fixed_eqns)
@@ -200,7 +201,10 @@ def transpose_scan(
     reverse: bool,
     **params: Any,
 ) -> list[Any]:
-    """The transpose rule: a scan in the other direction over cotangents."""
+    """The transpose rule: a scan in the other direction over cotangents.
+
+    Cotangents of consts accumulate in additional carries.
+    """
     split = num_consts + num_carry
     undefined = [is_undefined(operand) for operand in operands]
     linear = _linear_carries(jaxpr.jaxpr, undefined, num_consts, num_carry)
@@ -254,7 +258,7 @@ def transpose_scan(
 def _linear_carries(
     jaxpr: Jaxpr, undefined: Sequence[bool], num_consts: int, num_carry: int
 ) -> list[bool]:
-    """For each carry, whether it depends on an undefined operand."""
+    """For each carry, whether it depends on an undefined operand, so is linear: a fixed point."""
     varying = list(undefined)
     while True:
         fixed = {var for var, flag in safe_zip(jaxpr.invars, varying) if not flag}
@@ -278,7 +282,13 @@ def _without_known_carries(
     reverse: bool,
     params: dict[str, Any],
 ) -> tuple[ClosedJaxpr, list[Any], list[Any]]:
-    """Compute the known carries (counters) in a separate scan; their values become xs."""
+    """Compute the known carries (counters) in a separate scan; their values become xs.
+
+    The backward loop runs in the other direction, so it cannot compute them itself.
+
+    Returns:
+        A body whose carries are all linear, its operands, and the cotangents of its outputs.
+    """
     inner, split = jaxpr.jaxpr, num_consts + num_carry
     invars = list(inner.invars)
     varying = [
@@ -321,6 +331,7 @@ def _without_known_carries(
 def _with_known_carries(
     results: Sequence[Any], linear: Sequence[bool], num_consts: int, num_carry: int
 ) -> list[Any]:
+    """Cotangents for the original operands: None for known carries, none for the added xs."""
     remaining = iter(results[num_consts : num_consts + num_carry])
     carries = [next(remaining) if flag else None for flag in linear]
     counters = len(linear) - num_carry

@@ -1,4 +1,4 @@
-"""Fission of a scan: products that do not depend on carries become one library call outside.
+"""Loop fission of scans: products that do not depend on carries become one library call outside.
 
 A product of xs and consts alone is computed for all elements before the loop. A carry that only
 adds up products (the cotangent of a weight) becomes one product of the stacked factors after it:
@@ -23,17 +23,17 @@ from gpuflow.ops.elementwise.nary import add_any_p
 from gpuflow.ops.layout.axes import reduce_sum
 from gpuflow.transforms.batching import batch_jaxpr
 
-# Hoisted products may take this many times the memory of the xs that they depend on.
+# Bound on the size of hoisted products, relative to the xs that they depend on.
 MOST_GROWTH = 2
 
 
 @record
 class DecomposedScan:
-    """A decomposed scan: variables of the body with their outer operands.
+    """A scan by roles: the variables of the body, each with the operand of the equation.
 
     Attributes:
-        eqns: of the body.
-        consts, carry, xs: from a variable of the body to the outer value; in order.
+        eqns: the equations of the body.
+        consts, carry, xs: from an input variable of the body to its operand; in order.
         carry_out: for each carry the atom that is its next value.
         ys: the atoms that are stacked.
         length: the number of iterations.
@@ -49,7 +49,7 @@ class DecomposedScan:
 
 
 def copy_into(build: Any, eqn: Eqn, outer: dict[Var, Atom]) -> None:
-    """Copy an equation to the outer program; ``outer`` maps its variables, and gets its outputs."""
+    """Copy an equation to the outer program; ``outer``, which maps variables, gets its outputs."""
     inputs = [atom if type(atom) is Literal else outer[atom] for atom in eqn.inputs]
     outs = build.apply(eqn.primitive, *inputs, **eqn.params)
     outs = outs if eqn.primitive.multiple_results else (outs,)
@@ -81,8 +81,7 @@ def products_first(loop: DecomposedScan, build: Any) -> DecomposedScan | None:
     for eqn in loop.eqns:
         remaining.append(eqn)
         is_invariant = all(type(a) is Literal or a in origin for a in eqn.inputs)
-        # Equations that simplification made for the compiler have no batching rule. Branches and
-        # loops run separately for each element.
+        # Internal ops of simplification have no batching rule. Branches and loops stay in the loop.
         if eqn.effects or eqn.primitive.batch is None or not is_invariant:
             continue
         if eqn.primitive.lower.runs_programs:
@@ -123,7 +122,7 @@ def _closure(outputs: Sequence[Var], producers: dict[Var, Eqn]) -> list[Eqn]:
 def _for_all_elements(
     loop: DecomposedScan, build: Any, eqns: Sequence[Eqn], outputs: Sequence[Var]
 ) -> list[Atom]:
-    """The outputs of equations of xs and consts, with the scanned axis in front."""
+    """Compute equations of xs and consts for all iterations; the scanned axis comes first."""
     inputs = [*loop.consts, *loop.xs]
     program = ClosedJaxpr(Jaxpr((), tuple(inputs), tuple(outputs), tuple(eqns)))
     flags = (*[False] * len(loop.consts), *[True] * len(loop.xs))
@@ -138,6 +137,14 @@ def _over_iterations(
     summed: bool,
     operands: Sequence[Atom] = (),
 ) -> list[Atom]:
+    """Copy a program, batched over the iterations, to the outer program.
+
+    Args:
+        program: the computation of one iteration.
+        flags: for each input, whether its operand has the scanned axis.
+        summed: whether to sum the outputs over the iterations.
+        operands: the outer values of the inputs; default: consts and xs.
+    """
     axis = AxisData(None, loop.length)
     count = len(program.out_avals)
     batched, _ = batch_jaxpr(program, axis, flags, (True,) * count)
@@ -157,10 +164,10 @@ class Sum:
     """A carry that only accumulates the results of one library equation.
 
     Attributes:
-        carry: its variable in the body.
-        eqns: the equation, and layout operations after it.
-        term: the summand.
-        factors: variables of the body that the equation reads.
+        carry: the variable of the carry in the body.
+        eqns: the library equation, and layout operations after it.
+        term: the summand, output of the last equation.
+        factors: variables of the body that the library equation reads.
     """
 
     carry: Var
@@ -174,8 +181,8 @@ class Uses:
     """Producers and readers of the variables of a body.
 
     Attributes:
-        producers: of each variable the equation that computes it.
-        readers: of each variable the number of reads, including results of the body.
+        producers: from a variable to the equation that computes it.
+        readers: from a variable to its number of reads, including results of the body.
     """
 
     producers: dict[Var, Eqn]
@@ -204,7 +211,7 @@ def added_term(carry: Var, out: Atom, uses: Uses) -> Atom | None:
 
 
 def find_sums(loop: DecomposedScan) -> list[Sum]:
-    """The carries that may leave the loop."""
+    """The carries that can be computed after the loop as one product of stacked factors."""
     uses = uses_in(loop.eqns, (*loop.carry_out, *loop.ys))
     sums = []
     for carry, out in safe_zip(loop.carry, loop.carry_out):
@@ -216,7 +223,10 @@ def find_sums(loop: DecomposedScan) -> list[Sum]:
 
 
 def _product(term: Var, uses: Uses) -> list[Eqn] | None:
-    """The library equation of ``term`` and layout operations after it, without other readers."""
+    """The library equation that computes ``term``, and layout operations after it.
+
+    None if another operation computes it, or if an intermediate value has other readers.
+    """
     eqns: list[Eqn] = []
     while True:
         eqn = uses.producers.get(term)

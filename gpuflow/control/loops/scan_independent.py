@@ -1,8 +1,8 @@
-"""Rewrite a scan into independent iterations, with shared computations before and after it.
+"""Reduction extraction: a scan whose carries are sums becomes a parallel loop without carries.
 
     total += f(x[t])      becomes      reduce_sum of f(x[t]) for all t, after the loop
 
-Only derivatives add up like this (``add_any``); users' sums keep their order.
+This applies only to sums of derivatives (``add_any``): users' sums keep their order.
 """
 
 from __future__ import annotations
@@ -18,14 +18,17 @@ from gpuflow.core.staging import trace_closed
 from gpuflow.ops.elementwise.nary import add_any_p
 from gpuflow.ops.layout.axes import reduce_sum
 
-MOST_TERMS = 16  # elements that an iteration adds: they are stored for all iterations
+MOST_TERMS = 16  # elements of a summand; each iteration stores them
 
 
 def independent_iterations(eqn: Eqn) -> tuple[list[Eqn], list[Atom]] | None:
-    """Equations equivalent to the scan, whose loop has no carries, and their outputs; or None.
+    """Rewrite a scan as equations whose loop has no carries.
 
     Args:
         eqn: a scan.
+
+    Returns:
+        The equations and their outputs; None if a carry is not a sum.
     """
     if not _may_leave(decompose_scan(eqn, simplified_body(eqn))):
         return None
@@ -33,19 +36,19 @@ def independent_iterations(eqn: Eqn) -> tuple[list[Eqn], list[Atom]] | None:
     outs = simplify_scan(eqn, None, build)
     if outs is None:
         return _sums_after(eqn)
-    made: list[Eqn] = []
+    new_eqns: list[Eqn] = []
     names: dict[Atom, Atom] = {}
     for inner in build.eqns:
-        inner = inner.replace(inputs=tuple(_named(atom, names) for atom in inner.inputs))
+        inner = inner.replace(inputs=tuple(_renamed(atom, names) for atom in inner.inputs))
         eqns = [inner]
         if inner.primitive is eqn.primitive and inner.params["num_carry"]:
             extracted = _sums_after(inner)
             if extracted is None:
                 return None
-            eqns, new = extracted
-            names.update(safe_zip(inner.outputs, new))
-        made += eqns
-    return made, [_named(atom, names) for atom in outs]
+            eqns, totals = extracted
+            names.update(safe_zip(inner.outputs, totals))
+        new_eqns += eqns
+    return new_eqns, [_renamed(atom, names) for atom in outs]
 
 
 def _may_leave(loop: DecomposedScan) -> bool:
@@ -57,12 +60,12 @@ def _may_leave(loop: DecomposedScan) -> bool:
     )
 
 
-def _named(atom: Atom, names: dict[Atom, Atom]) -> Atom:
+def _renamed(atom: Atom, names: dict[Atom, Atom]) -> Atom:
     return names.get(atom, atom) if type(atom) is Var else atom
 
 
 def _sums_after(eqn: Eqn) -> tuple[list[Eqn], list[Atom]] | None:
-    """A scan without carries, and the sums of its carries' terms; None if not possible."""
+    """A scan that stacks the summands, and their sums after it; None if a carry is not a sum."""
     body = simplified_body(eqn)
     if body.constvars or not eqn.params["num_carry"]:
         return None

@@ -1,11 +1,11 @@
-"""Residuals of scans that the backward loop recomputes from the carries of the iteration.
+"""Rematerialization in scans: the backward loop recomputes cheap residuals from the carries.
 
-The derivative of an iteration of a Runge-Kutta method reads twenty scalars, factors of products;
-all follow from the three scalars of the state by additions and products. Stacked, they are written
-and read once for each iteration, and with many iterations they go through memory; recomputed they
-remain in registers, and only the state is stacked. The bound on memory is then that of the carries,
-for every scan with a cheap body; expensive values (products of matrices, series, inner loops) are
-stacked as before. See docs/design/0002.
+Example: the derivative of a Runge-Kutta step reads twenty scalars, which are factors of products.
+All follow from the three scalars of the state by additions and products. Stacked residuals are
+written and read once per iteration, through memory if there are many iterations. Recomputed ones
+stay in registers, and only the state is stacked. The carries then bound the memory of every scan
+with a cheap body. Expensive values (products of matrices, series, inner loops) are still stacked.
+See docs/design/0002.
 """
 
 from __future__ import annotations
@@ -18,26 +18,26 @@ from gpuflow.control.programs import split_independent
 from gpuflow.core.effects import is_observable
 from gpuflow.core.jaxpr import Atom, Eqn, Jaxpr, Literal, Var
 
-# Elementwise operations that take about as long as storing a byte and loading it again, where the
-# stacks are larger than caches.
+# Elementwise operations that take about as long as one store and load of a byte, if stacks exceed
+# the caches.
 _OPERATIONS_PER_BYTE = 4
 
 
 def recomputed_residuals(
     known: Jaxpr, linear: Jaxpr, num_outs: int, num_consts: int, num_carry: int
 ) -> tuple[Jaxpr, Jaxpr]:
-    """A split body that stores less, if its linear map can cheaply recompute the residuals.
+    """Store fewer residuals of a split body if its linear map can recompute them cheaply.
 
     Args:
-        known: evaluates an iteration; its results, then residuals.
-        linear: the linear map of an iteration; it takes the residuals, then tangents.
+        known: the forward body, ``(*consts, *carry, *x) -> (*results, *residuals)``.
+        linear: the linear map of an iteration, ``(*residuals, *tangents) -> tangents``.
         num_outs: the number of results.
         num_consts: number of leading inputs that are the same in each iteration.
-        num_carry: number of carries after them; all other inputs are slices, which are read again
-            at no cost.
+        num_carry: number of carries after them. All other inputs are slices of xs, which the
+            backward loop reads again at no cost.
 
     Returns:
-        Both with other residuals, or unchanged.
+        Both programs with other residuals, or unchanged.
     """
     return linear.memo(
         ("computed again", known, num_outs, num_consts, num_carry),
@@ -56,9 +56,11 @@ def _recomputed_residuals(
     remaining = [*dict.fromkeys(atom for atom in residuals if atom in stored and atom not in cheap)]
     remaining += [var for var in reads if var not in stored]
     carries = known.invars[num_consts : num_consts + num_carry]
-    saved = _bytes(dropped) - _bytes([var for var in carries if var in reads and var not in stored])
+    saved_bytes = _bytes(dropped) - _bytes(
+        [var for var in carries if var in reads and var not in stored]
+    )
     work = sum(var.aval.size for eqn in eqns for var in eqn.outputs)
-    if not dropped or saved <= 0 or work > _OPERATIONS_PER_BYTE * saved:
+    if not dropped or saved_bytes <= 0 or work > _OPERATIONS_PER_BYTE * saved_bytes:
         return known, linear
     env = dict(safe_zip(linear.invars[: len(residuals)], residuals))
 
@@ -101,18 +103,18 @@ def _is_cheap(eqn: Eqn) -> bool:
 
 
 def _needed(eqns: Sequence[Eqn], cheap: set[Var], needed: set[Var]) -> tuple[list[Eqn], list[Var]]:
-    """The equations of the requested values, in order, and the variables that they read."""
-    missing, found, reads = set(needed), [], dict[Var, None]()
+    """The cheap equations that compute ``needed``, in order, and the variables that they read."""
+    missing, selected, reads = set(needed), [], dict[Var, None]()
     for eqn in reversed(eqns):
         if missing.isdisjoint(eqn.outputs):
             continue
-        found.append(eqn)
+        selected.append(eqn)
         for atom in eqn.inputs:
             if type(atom) is not Literal and atom in cheap:
                 missing.add(atom)
             elif type(atom) is not Literal:
                 reads[atom] = None
-    return found[::-1], [*reads]
+    return selected[::-1], [*reads]
 
 
 def _bytes(variables: Iterable[Var]) -> int:

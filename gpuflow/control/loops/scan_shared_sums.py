@@ -1,13 +1,14 @@
-"""Move sums over the batch out of a scan: unmapped totals are summed per element, once after it.
+"""Privatization of sums over lanes in a scan: a partial sum per lane in the loop, one sum after.
 
-The cotangent of an unmapped parameter is a carry like this one, which a batched loop cannot hold;
-each batch element then has a separate total:
+A lane is an element of a batch whose loops run independently. The cotangent of an unmapped
+parameter is a carry that sums over lanes, so the loop could not run per lane. With a partial sum
+for each lane it can:
 
     total += f(reduce_sum(x))      becomes     totals[lane] += f(x[lane])
                                                total + reduce_sum(totals)   after the loop
 
-``f`` is linear. The sum may also be a product that contracts lanes. Totals of 16-bit floats are
-float32.
+``f`` must be linear. The sum may also be a product that contracts lanes. Partial sums of 16-bit
+floats are float32.
 """
 
 from __future__ import annotations
@@ -38,7 +39,7 @@ from gpuflow.ops.zeros import zeros_of
 from gpuflow.transforms.batching import batch_jaxpr
 from gpuflow.transforms.jvp import jvp_jaxpr
 
-# Of each lane, in elements: a product of matrices adds up many more in less time.
+# Elements of partial sums per lane. If there are more, a product of matrices takes less time.
 MOST_TOTALS = 16
 Shape = tuple[int, ...]
 Definition = Callable[[Any], Eqn | None]
@@ -46,11 +47,11 @@ Definition = Callable[[Any], Eqn | None]
 
 @record
 class _Sum:
-    """An equation that adds up over lanes.
+    """An equation that sums over lanes.
 
     Attributes:
-        eqn: the equation.
-        dims: of each operand, from a lane that is summed over to its dimension.
+        eqn: a sum reduction or a product.
+        dims: for each operand, from a summed lane to its dimension.
     """
 
     eqn: Eqn
@@ -59,13 +60,13 @@ class _Sum:
 
 @record
 class _Total:
-    """A carry that only adds up sums over lanes.
+    """A carry that only accumulates sums over lanes.
 
     Attributes:
-        index: its position among the carries.
+        index: index among the carries.
         term: the summand.
-        shape: of the carry of all lanes.
-        axes: the axes of ``shape`` that are the lanes that are summed over.
+        shape: shape of the partial sums of all lanes.
+        axes: the axes of ``shape`` of the summed lanes.
     """
 
     index: int
@@ -76,7 +77,7 @@ class _Total:
 
 @record
 class _Group:
-    """Carries and the sums over the same lanes that they add up."""
+    """Carries that accumulate sums over the same lanes, and these sums."""
 
     totals: list[_Total]
     sums: list[_Sum]
@@ -85,12 +86,15 @@ class _Group:
 def shared_sums(
     eqn: Eqn, lanes: Shape, definition: Definition
 ) -> tuple[list[Eqn], list[Atom]] | None:
-    """Move sums over lanes out of a scan: new equations and outputs; None: there are none.
+    """Move sums over lanes out of a scan.
 
     Args:
         eqn: the scan.
-        lanes: the sizes of the lanes' dimensions; dimensions of equal size are interchangeable.
+        lanes: the sizes of the lanes' dimensions. A dimension is recognized by its size alone.
         definition: from an atom to the equation that computes it, or None.
+
+    Returns:
+        New equations and their outputs; None if the scan has no such sums.
     """
     params = eqn.params
     program = inline(params["jaxpr"].jaxpr, is_call)
@@ -100,21 +104,21 @@ def shared_sums(
     body = dce(body)
     first, count = params["num_consts"], params["num_carry"]
     operands, extracted = list(eqn.inputs), []
-    starts: list[tuple[int, ShapedArray]] = []
+    zero_inits: list[tuple[int, ShapedArray]] = []
     for group in _groups(body, lanes, first, count):
-        held = sum(prod(total.shape) for total in group.totals)
-        few = held <= MOST_TOTALS * prod(lanes)
-        wide = _wide_body(body, lanes, first, group) if few else None
+        partial_elements = sum(prod(total.shape) for total in group.totals)
+        is_small = partial_elements <= MOST_TOTALS * prod(lanes)
+        wide = _wide_body(body, lanes, first, group) if is_small else None
         if wide is None:
             continue
         body = wide
         extracted += group.totals
         for total in group.totals:
-            starts.append((first + total.index, body.in_avals[first + total.index]))
+            zero_inits.append((first + total.index, body.in_avals[first + total.index]))
     if not extracted and not changed:
         return None
     build = Replacement(eqn.source)
-    for k, aval in starts:
+    for k, aval in zero_inits:
         (operands[k],) = copy_program(build, trace_closed(partial(_zeros, aval), []), [])
     changes = {**params, "jaxpr": ClosedJaxpr(body)}
     outs = list(build.apply(eqn.primitive, *operands, **changes))
@@ -128,14 +132,14 @@ def _zeros(aval: ShapedArray) -> list[Any]:
     return [zeros_of(aval)]
 
 
-def _held(aval: ShapedArray, shape: Shape) -> ShapedArray:
-    """The result of a carry that each batch element has."""
+def _partial_sum_type(aval: ShapedArray, shape: Shape) -> ShapedArray:
+    """The type of the partial sums of a carry; those of 16-bit floats are float32."""
     is_half = dtypes.is_floating(aval.dtype) and aval.dtype.itemsize < 4
     return ShapedArray(shape, np.dtype(np.float32) if is_half else aval.dtype)
 
 
 def _summed(build: Any, total: _Total, out: Atom, init: Atom, definition: Definition) -> Atom:
-    """The sum over the batch and the initial value."""
+    """The sum of the partial sums and the initial value."""
     is_zero = _is_zero(init, definition)
 
     def add_up(totals: Any, start: Any) -> list[Any]:
@@ -152,19 +156,19 @@ def _inner_extracted(body: Jaxpr, lanes: Shape) -> tuple[Jaxpr, bool]:
     """The body, with sums over lanes moved after the loops in it."""
     eqns: list[Eqn] = []
     env: dict[Var, Atom] = {}
-    around: dict[Var, Eqn] = {}
+    definitions: dict[Var, Eqn] = {}
     for eqn in body.eqns:
         if env:
             inputs = tuple(env.get(a, a) if type(a) is Var else a for a in eqn.inputs)
             eqn = eqn.replace(inputs=inputs)
-        rule, extracted, made = eqn.primitive.lower, None, [eqn]
+        rule, extracted, new_eqns = eqn.primitive.lower, None, [eqn]
         if rule.shared_sums is not None:
-            extracted = rule.shared_sums(eqn, lanes, around.get)
+            extracted = rule.shared_sums(eqn, lanes, definitions.get)
         if extracted is not None:
-            made, outs = extracted
+            new_eqns, outs = extracted
             env.update(safe_zip(eqn.outputs, outs))
-        around.update({var: source for source in made for var in source.outputs})
-        eqns += made
+        definitions.update({var: source for source in new_eqns for var in source.outputs})
+        eqns += new_eqns
     if not env:
         return body, False
     outvars = tuple(env.get(a, a) if type(a) is Var else a for a in body.outvars)
@@ -175,36 +179,39 @@ def _inner_extracted(body: Jaxpr, lanes: Shape) -> tuple[Jaxpr, bool]:
 
 
 def _groups(body: Jaxpr, lanes: Shape, first: int, count: int) -> list[_Group]:
-    """The carries that only add up sums over lanes, which nothing else reads, by these lanes."""
+    """The carries that only accumulate sums over lanes, grouped by these lanes.
+
+    Empty if any other value of the body depends on such a sum.
+    """
     uses = uses_in(body.eqns, body.outvars)
-    missing: dict[Atom, frozenset[int]] = {}  # of values that depend on sums, the summed lanes
+    summed_by: dict[Atom, frozenset[int]] = {}  # from a value that depends on a sum to summed lanes
     sums: dict[frozenset[int], list[_Sum]] = {}
     for eqn in body.eqns:
-        gone = {missing[a] for a in eqn.inputs if a in missing}
-        found = None if gone else _sum_over_lanes(eqn, lanes)
-        if found is not None:
-            gone = {frozenset(found.dims[0])}
-            sums.setdefault(*gone, []).append(found)
-        if len(gone) > 1:
+        inherited = {summed_by[a] for a in eqn.inputs if a in summed_by}
+        summing = None if inherited else _sum_over_lanes(eqn, lanes)
+        if summing is not None:
+            inherited = {frozenset(summing.dims[0])}
+            sums.setdefault(*inherited, []).append(summing)
+        if len(inherited) > 1:
             return []
-        missing.update({var: lost for var in eqn.outputs for lost in gone})
+        summed_by.update({var: summed_lanes for var in eqn.outputs for summed_lanes in inherited})
     totals: dict[frozenset[int], list[_Total]] = {}
     for index, out in enumerate(body.outvars):
-        if out not in missing:
+        if out not in summed_by:
             continue
         if index >= count:
-            return []  # a slice of each iteration
+            return []  # a stacked result depends on the sum, in each iteration
         carry = body.invars[first + index]
         term = added_term(carry, out, uses)
-        if term is None or term not in missing:
+        if term is None or term not in summed_by:
             return []
-        shape, axes = _shape_with_lanes(carry.aval.shape, lanes, missing[out])
-        totals.setdefault(missing[out], []).append(_Total(index, term, shape, axes))
-    return [_Group(totals[lost], sums[lost]) for lost in totals]
+        shape, axes = _shape_with_lanes(carry.aval.shape, lanes, summed_by[out])
+        totals.setdefault(summed_by[out], []).append(_Total(index, term, shape, axes))
+    return [_Group(totals[summed_lanes], sums[summed_lanes]) for summed_lanes in totals]
 
 
 def _sum_over_lanes(eqn: Eqn, lanes: Shape) -> _Sum | None:
-    """An equation as a sum over lanes, if it is one."""
+    """The description of an equation that sums over lanes; None for others."""
     rule, out = eqn.primitive.lower, eqn.outputs[0].aval if len(eqn.outputs) == 1 else None
     if out is None or not dtypes.is_inexact(out.dtype):
         return None
@@ -230,7 +237,7 @@ def _sum_over_lanes(eqn: Eqn, lanes: Shape) -> _Sum | None:
 
 
 def _shape_with_lanes(shape: Shape, lanes: Shape, missing: frozenset[int]) -> tuple[Shape, Shape]:
-    """A shape with lanes in front, and the axes of the lanes that were missing."""
+    """A shape with all lanes in front, and the axes of the lanes in ``missing``."""
     sizes: list[int] = []
     axes: list[int] = []
     remaining = list(shape)
@@ -247,38 +254,38 @@ def _shape_with_lanes(shape: Shape, lanes: Shape, missing: frozenset[int]) -> tu
 
 
 def _wide_body(body: Jaxpr, lanes: Shape, first: int, group: _Group) -> Jaxpr | None:
-    """The body with separate totals of each lane; None: they are not linear in the sums."""
+    """The body with a partial sum for each lane; None if terms are not linear in the sums."""
     totals, sums = group.totals, group.sums
-    points = [total.eqn.outputs[0] for total in sums]
-    late: set[Atom] = set(points)
+    sum_outputs = [lane_sum.eqn.outputs[0] for lane_sum in sums]
+    dependent: set[Atom] = set(sum_outputs)
     chain: list[Eqn] = []
-    early: list[Eqn] = []
+    independent: list[Eqn] = []
     for eqn in body.eqns:
-        if not late.isdisjoint(eqn.inputs):
-            late.update(eqn.outputs)
+        if not dependent.isdisjoint(eqn.inputs):
+            dependent.update(eqn.outputs)
             chain.append(eqn)
-        elif late.isdisjoint(eqn.outputs):
-            early.append(eqn)
+        elif dependent.isdisjoint(eqn.outputs):
+            independent.append(eqn)
     program = dce(Jaxpr((), (), tuple(total.term for total in totals), tuple(chain)))
     others = list(
         dict.fromkeys(
-            a for eqn in program.eqns for a in eqn.inputs if type(a) is Var and a not in late
+            a for eqn in program.eqns for a in eqn.inputs if type(a) is Var and a not in dependent
         )
     )
-    program = program.replace(invars=(*others, *points))
+    program = program.replace(invars=(*others, *sum_outputs))
     if not _is_linear(program, len(others)):
         return None
-    factors = [atom for total in sums for atom in total.eqn.inputs]
+    factors = [atom for lane_sum in sums for atom in lane_sum.eqn.inputs]
     carries = [body.invars[first + total.index] for total in totals]
-    wide = [Var(_held(v.aval, t.shape)) for v, t in safe_zip(carries, totals)]
+    partial_sums = [Var(_partial_sum_type(v.aval, t.shape)) for v, t in safe_zip(carries, totals)]
     step = _step(ClosedJaxpr(program), lanes, group, len(others))
-    operands = [*others, *factors, *wide]
+    operands = [*others, *factors, *partial_sums]
     build = Replacement(None)
     new = copy_program(build, trace_closed(step, [a.aval for a in operands]), operands)
     outvars, invars = list(body.outvars), list(body.invars)
-    for total, var, out in safe_zip(totals, wide, new):
+    for total, var, out in safe_zip(totals, partial_sums, new):
         invars[first + total.index], outvars[total.index] = var, out
-    eqns = (*early, *build.eqns)
+    eqns = (*independent, *build.eqns)
     return dce(body.replace(invars=tuple(invars), outvars=tuple(outvars), eqns=eqns))
 
 
@@ -287,25 +294,25 @@ def _step(program: ClosedJaxpr, lanes: Shape, group: _Group, num_others: int) ->
 
     Args:
         program: ``(*others, *sums) -> terms``.
-        lanes: their sizes.
+        lanes: sizes of the lanes.
         group: the carries and sums.
-        num_others: the number of inputs that do not depend on lanes that are summed over.
+        num_others: the number of inputs that do not depend on summed lanes.
     """
-    factors = [dims for total in group.sums for dims in total.dims]
+    factors = [dims for lane_sum in group.sums for dims in lane_sum.dims]
     lane_ids = sorted(factors[0])
 
     def of_one_lane(*values: Any) -> list[Any]:
-        """The terms of one lane: an equation over a single lane is its term of the sum."""
+        """The terms of one lane: applied to one lane, a sum's equation gives its summand."""
         remaining = iter(values[num_others:])
         points = []
-        for total in group.sums:
+        for lane_sum in group.sums:
             operands = []
-            for dims in total.dims:
+            for dims in lane_sum.dims:
                 operand = next(remaining)
                 for d in sorted(dims.values()):
                     operand = insert_axis(operand, d)
                 operands.append(operand)
-            points.append(total.eqn.primitive.bind(*operands, **total.eqn.params))
+            points.append(lane_sum.eqn.primitive.bind(*operands, **lane_sum.eqn.params))
         return program(*values[:num_others], *points)
 
     def step(*values: Any) -> list[Any]:
@@ -328,8 +335,8 @@ def _step(program: ClosedJaxpr, lanes: Shape, group: _Group, num_others: int) ->
         for total, term, carry in safe_zip(group.totals, batched(*extracted), values[end:]):
             other_dims = [d for d in range(len(total.shape)) if d not in total.axes]
             order = np.argsort([*total.axes, *other_dims]).tolist()
-            held = convert_element_type(transpose(term, order), aval_of(carry).dtype)
-            results.append(add_any_p.bind(carry, held))
+            summand = convert_element_type(transpose(term, order), aval_of(carry).dtype)
+            results.append(add_any_p.bind(carry, summand))
         return results
 
     return step
@@ -341,7 +348,7 @@ def _step(program: ClosedJaxpr, lanes: Shape, group: _Group, num_others: int) ->
 def _is_linear(program: Jaxpr, num_fixed: int) -> bool:
     """Whether a program is linear in its inputs after the first ``num_fixed``.
 
-    Such a program is its own derivative.
+    The test: a linear program is its own derivative.
     """
     if any(
         eqn.primitive.derivatives.jvp is None or eqn.primitive.batch is None for eqn in program.eqns

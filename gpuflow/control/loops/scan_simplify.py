@@ -1,4 +1,8 @@
-"""Move invariant computations out of the body of a scan."""
+"""Loop-invariant code motion for scans: the ``simplify`` rule.
+
+Constant carries become consts, and invariant equations are computed before the loop. Products are
+moved before or after it by ``scan_fission``.
+"""
 
 from __future__ import annotations
 
@@ -38,7 +42,7 @@ def simplify_scan(eqn: Eqn, definition: Any, build: Any) -> Sequence[Atom] | Non
 
 
 def simplified_body(eqn: Eqn) -> Jaxpr:
-    """The body of a scan, without calls in it."""
+    """The body of a scan with calls inlined, simplified, without dead equations; memoized."""
     body = eqn.params["jaxpr"]
     return body.jaxpr.memo("simplified", lambda: dce(simplify(inline(body.jaxpr))))
 
@@ -60,7 +64,7 @@ def decompose_scan(eqn: Eqn, body: Jaxpr) -> DecomposedScan:
 
 
 def _without_passed_carries(loop: DecomposedScan) -> tuple[DecomposedScan, bool]:
-    """Convert carries whose next value is their value to consts."""
+    """Convert carries that each iteration passes on unchanged to consts."""
     pairs = safe_zip(loop.carry.items(), loop.carry_out)
     passed = {var: atom for (var, atom), out in pairs if out is var}
     remaining = [(item, out) for item, out in pairs if item[0] not in passed]
@@ -77,7 +81,7 @@ def _without_passed_carries(loop: DecomposedScan) -> tuple[DecomposedScan, bool]
 
 
 def _hoist(loop: DecomposedScan, build: Any) -> tuple[DecomposedScan, bool]:
-    """Hoist equations of consts alone, if storing their results is worth it."""
+    """Hoist invariant equations whose results are worth storing."""
     inputs = (*loop.consts, *loop.carry, *loop.xs)
     outs = (*loop.carry_out, *loop.ys)
     body = Jaxpr((), inputs, outs, loop.eqns)
@@ -97,10 +101,10 @@ def _hoist(loop: DecomposedScan, build: Any) -> tuple[DecomposedScan, bool]:
 def _hoistable(
     body: Jaxpr, num_consts: int, masks: Mapping[Eqn, Atom]
 ) -> tuple[list[Eqn], list[Var]]:
-    """Equations of consts alone that are worth storing, in order, and the body's reads of them.
+    """Invariant equations that are worth hoisting, in order, and their results that the body reads.
 
-    Cheap values are computed in the body: storing them would cost more. So are ``masks``, which
-    become updates at static indices: they are never computed.
+    Cheap values stay in the body, since storing them would cost more. ``masks`` stay in it too:
+    they become updates at static indices and are never computed.
     """
     varying = [k >= num_consts for k in range(len(body.invars))]
     fixed, _ = split_independent(body, varying)
@@ -109,7 +113,7 @@ def _hoistable(
     needed: set[int] = set()
 
     def read(atom: Atom) -> None:
-        """The body reads ``atom``: cross it, or stay inside and read its operands."""
+        """Note a read of the body: pass the value in, or compute it inside from its operands."""
         eqn = producers.get(atom) if isinstance(atom, Var) else None
         if eqn is None or not isinstance(atom, Var):
             return
@@ -139,12 +143,12 @@ def _hoistable(
 
 
 def is_cheap(eqn: Eqn) -> bool:
-    """Whether an equation costs less to compute than its result to read."""
+    """Whether computing an equation costs less than reading its result from memory."""
     return eqn.primitive.lower.price is not None
 
 
 def _without(eqns: Sequence[Eqn], defined: Sequence[Var]) -> tuple[Eqn, ...]:
-    """The equations without those of the values that are inputs now."""
+    """The equations without those that compute the values in ``defined``, which are inputs now."""
     taken = set(defined)
     remaining = []
     for eqn in eqns:
@@ -164,8 +168,10 @@ def _rebuilt_scan(
     eqn: Eqn, build: Any, before: DecomposedScan, loop: DecomposedScan, sums: Sequence[Any]
 ) -> list[Atom]:
     """Bind the new scan and the sums after it; returns the outputs of the old scan."""
-    gone = {total.carry for total in sums}
-    remaining = [(var, out) for var, out in safe_zip(loop.carry, loop.carry_out) if var not in gone]
+    removed = {total.carry for total in sums}
+    remaining = [
+        (var, out) for var, out in safe_zip(loop.carry, loop.carry_out) if var not in removed
+    ]
     external = {**loop.consts, **loop.xs}
     extra = dict.fromkeys(
         factor for total in sums for factor in total.factors if factor not in external

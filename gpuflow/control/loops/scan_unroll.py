@@ -1,4 +1,4 @@
-"""``unroll``: an iteration of the compiled loop runs several iterations of the scan."""
+"""Loop unrolling of scans: the compiled loop runs ``unroll`` iterations per iteration."""
 
 from __future__ import annotations
 
@@ -19,11 +19,14 @@ BindScan = Callable[..., list[Any]]
 
 
 def unroll_scan(bind: BindScan, eqn: Eqn, build: Any) -> Sequence[Atom] | None:
-    """The outputs of a scan whose body runs ``unroll`` iterations; the remainder follows the loop.
+    """Unroll a scan: its body runs ``unroll`` iterations, and the remainder follows the loop.
 
-    So a scan of one element is not a loop, unless it contains loops: those are batched only if
-    they are separate programs. Loops with effects are unchanged: unrolling is for speed, which is
+    A scan of one element is also unrolled, unless it contains loops: those are batched only if
+    they are separate programs. Scans with effects are unchanged: unrolling is for speed, which is
     irrelevant for calls of Python.
+
+    Returns:
+        The outputs; None if the scan is unchanged.
     """
     params = eqn.params
     is_loop = params["unroll"] <= 1 and (params["length"] > 1 or _has_programs(params["jaxpr"]))
@@ -35,7 +38,7 @@ def unroll_scan(bind: BindScan, eqn: Eqn, build: Any) -> Sequence[Atom] | None:
 
     def make() -> ClosedJaxpr:
         unrolled = trace_closed(lambda *operands: _unrolled(bind, operands, **params), avals)
-        # Iterations outside of the loop must not contain calls of jit.
+        # Iterations outside of the loop must not contain jit calls: no later pass inlines them.
         return ClosedJaxpr(inline(unrolled.jaxpr), unrolled.consts)
 
     return copy_program(build, body.jaxpr.memo(key, make), eqn.inputs)
@@ -58,11 +61,12 @@ def _unrolled(
     num_consts: int,
     num_carry: int,
 ) -> list[Any]:
+    """The unrolled scan, its remainder, and the concatenation of their ys."""
     split = num_consts + num_carry
     consts, carry, xs = operands[:num_consts], operands[num_consts:split], operands[split:]
     blocks, remainder = divmod(length, unroll)
     whole = length - remainder
-    # A reverse scan starts at the end, so that its remainder is in front.
+    # A reverse scan starts at the end, so its remainder is the first elements.
     start = remainder if reverse else 0
 
     def run(values: Sequence[Any], state: Sequence[Any], elements: Sequence[Any], count: int):

@@ -1,4 +1,7 @@
-"""Failed checks in a while_loop: in its body, and in its condition around each iteration."""
+"""The checkify rule of while_loop: checks in the body, and in the condition.
+
+The condition runs before the first iteration and after each one, so its checks do too.
+"""
 
 from __future__ import annotations
 
@@ -29,7 +32,7 @@ Bind = Callable[..., list[Any]]
 def check_while(
     bind: Bind, categories: Categories, operands: Sequence[Any], params: dict[str, Any]
 ) -> tuple[list[Any], State | None]:
-    """The loop with the first failure as additional carries, one for each batch element."""
+    """Bind the loop with the first failure as additional carries, one for each batch element."""
     lanes: Lanes = params.get("lanes", ())
     first, second = params["num_condition_consts"], params["num_body_consts"]
     condition, after_test = checked_jaxpr(params["condition"], categories)
@@ -68,8 +71,8 @@ def check_while(
         tested = over_lanes(condition, lanes, sources)(*consts, *init)[1:]
         start[0] = shifted_code(tested[0], len(in_body))
         start[len(start) - len(tested) + 1 :] = tested[1:]
-    both, rest = range(first + second), range(first + second, len(operands))
-    sources = [*range(first), *both, *[-1] * len(avals), *rest]
+    const_positions, carry_positions = range(first + second), range(first + second, len(operands))
+    sources = [*range(first), *const_positions, *[-1] * len(avals), *carry_positions]
     results = bind(
         *programs,
         consts,

@@ -1,8 +1,9 @@
-"""while_loop: a loop of unknown length over carries.
+"""``while_p``: a loop of dynamic trip count over carries, and its rules.
 
-``while_p`` has operands ``(*condition consts, *body consts, *init)``; the condition is a program
+The operands are ``(*condition consts, *body consts, *init)``. The condition is a program
 ``(*condition consts, *carry) -> (bool scalar,)``, the body ``(*body consts, *carry) -> (*carry,)``.
-``lane_while_p`` has a condition for each lane (see lanes.py): each lane stops by itself.
+``lane_while_p`` has a condition for each lane (see lanes.py): each lane stops independently.
+``fori`` has the public functions.
 """
 
 from __future__ import annotations
@@ -117,7 +118,10 @@ def _split(values: Sequence[Any], params: dict[str, Any]) -> tuple[list[Any], li
 def _derivative(
     nonzeros: Sequence[bool], params: dict[str, Any]
 ) -> tuple[ClosedJaxpr, ClosedJaxpr, list[bool], list[bool]]:
-    """Condition and body that carry tangents, and flags of the body consts and carries with one."""
+    """The jvp of the loop: condition, body, and which body consts and carries have tangents.
+
+    A fixed point: a carry that gets a tangent in an iteration has one from the beginning.
+    """
     _, const_flags, carry_flags = _split(nonzeros, params)
     body = params["body"]
     while True:
@@ -182,7 +186,10 @@ def _jvp(
 def _linearize(
     nonzeros: tuple[bool, ...], *primals: Any, lanes: Lanes = (), **params: Any
 ) -> tuple[Any, ...]:
-    """The linear map runs the whole loop again: its trip count is unknown, nothing is stored."""
+    """The linearize rule: the linear map runs the jvp of the whole loop.
+
+    It stores no residuals of iterations, because their number is unknown.
+    """
     outs = _bind(primals, lanes, params)
     out_nonzeros = _derivative(nonzeros, params)[3]
 
@@ -201,7 +208,7 @@ def _linearize(
 def _partial_eval(
     unknowns: tuple[bool, ...], *operands: Any, lanes: Lanes = (), **params: Any
 ) -> tuple[Any, ...]:
-    """A loop over the carries that are known, and the whole loop again for the others."""
+    """The partial_eval rule: a loop over known carries, and the whole loop again for the others."""
     first, second, carry = _split(unknowns, params)
     while True:
         body, _, outs, _ = partial_jaxpr(params["body"], (*second, *carry), tuple(carry))
@@ -261,6 +268,7 @@ def _batch(
     lanes: Lanes = (),
     **params: Any,
 ) -> tuple[list[Any], list[int | None]]:
+    """The batch rule: a mapped condition adds a lane, otherwise the body is batched."""
     condition, body = params["condition"], params["body"]
     batched = [dim is not None for dim in dims]
     first, second, carry = _split(batched, params)
@@ -292,7 +300,7 @@ def _batch(
 
 
 def _over_lanes(params: dict[str, Any]) -> ClosedJaxpr:
-    """The loop over all lanes, until all have stopped; stopped lanes keep their carry."""
+    """The loop over all lanes, until all have stopped; stopped lanes retain their carry."""
     lanes: Lanes = params["lanes"]
     first, second = params["num_condition_consts"], params["num_body_consts"]
     count = len(params["body"].out_avals)
@@ -349,7 +357,7 @@ def _inputs(params: dict[str, Any]) -> list[ShapedArray]:
 
 
 def _keys(flow: Flow) -> States | None:
-    """Two iterations represent all: constants and carries must not be used in both."""
+    """Key-reuse rule: follow two iterations, so that reuse of a const or carry is detected."""
     first, second = flow.params["num_condition_consts"], flow.params["num_body_consts"]
     states: States = flow.states
     if "lanes" in flow.params:

@@ -1,4 +1,4 @@
-"""A communicator that compares each call with the other ranks' before it is made."""
+"""``CheckedCommunicator``: compares each collective with those of the other ranks (debugging)."""
 
 from __future__ import annotations
 
@@ -15,10 +15,9 @@ _TEXT_BYTES = 160
 
 
 class CheckedCommunicator(Immediate):
-    """The same collectives; ranks that call different ones get an error that names both.
+    """A wrapper that checks that all ranks call the same collective; else the error names both.
 
-    GPUFLOW_CHECK=1 puts it around the communicators of all processes. It costs a small all_gather
-    for each call.
+    GPUFLOW_CHECK=1 wraps the communicators of all processes. It costs a small all_gather per call.
     """
 
     def __init__(self, inner: Communicator) -> None:
@@ -73,18 +72,18 @@ def compare(communicator: Any, description: str) -> None:
     """Compare the pending operations of the ranks of a communicator.
 
     Args:
-        communicator: makes an all_gather for it.
-        description: the operation of this rank; it begins with the operation's name.
+        communicator: the communicator, of which only all_gather is used.
+        description: the operation of this rank; its first word is the name of the collective.
 
     Raises:
-        CommunicationError: two ranks do different things; on all ranks.
+        CommunicationError: if two ranks have different operations. All ranks raise.
     """
     text = description.encode()
     encoded = text[:_TEXT_BYTES].ljust(_TEXT_BYTES) + zlib.crc32(text).to_bytes(4, "little")
     rows: Any = communicator.all_gather(np.frombuffer(encoded, np.uint8))
     if hasattr(rows, "get"):  # CuPy copies to the host only on request
         rows = rows.get()
-        communicator.check()  # a GPU that was let go of has read anything
+        communicator.check()  # after an abort the gathered data are garbage
     records = [bytes(row) for row in rows]
     other = next((k for k, entry in enumerate(records) if entry != records[0]), None)
     if other is None:
@@ -101,6 +100,6 @@ def compare(communicator: Any, description: str) -> None:
 
 
 def shortened(items: Iterable[Any]) -> str:
-    """A text of at most 60 characters for ranks, or pairs of them; equal for equal ones only."""
+    """A text of at most 60 characters for ranks or pairs of ranks; a checksum keeps it unique."""
     text = ", ".join(map(str, items))
     return text if len(text) <= 60 else f"{text[:49]}.. {zlib.crc32(text.encode()):08x}"

@@ -1,4 +1,4 @@
-"""Combine NumPy arrays of several ranks: sums, maxima and minima, in place."""
+"""Reductions of NumPy arrays of several ranks (sum, max, min), and buffers for results."""
 
 from __future__ import annotations
 
@@ -15,19 +15,19 @@ OPERATIONS: dict[str, Callable[..., Any]] = {"sum": np.add, "max": np.maximum, "
 
 
 def working_dtype(dtype: np.dtype) -> np.dtype:
-    """The dtype in which arrays are combined: floats of less than 32 bits as float32."""
+    """The accumulation dtype: float32 for floats below 32 bits, else the dtype itself."""
     is_short_float = dtypes.is_inexact(dtype) and dtype.itemsize < 4
     return np.dtype(np.float32) if is_short_float else dtype
 
 
 def contiguous(data: Any) -> np.ndarray:
-    """The array row-major, copied only if needed; unlike NumPy's, it keeps rank 0."""
+    """A row-major array, copied only if needed; unlike ``np.ascontiguousarray`` it keeps rank 0."""
     array = np.asarray(data)
     return np.ascontiguousarray(array).reshape(array.shape)
 
 
 def empty(shape: tuple[int, ...], dtype: np.dtype) -> np.ndarray:
-    """Memory for a result: large blocks are used again, since fresh ones cost more than sending."""
+    """Uninitialized memory for a result, from the pool: page faults cost more than sending."""
     return allocate(shape, dtype, prod(shape) * dtype.itemsize)
 
 
@@ -39,7 +39,7 @@ def output_for(like: np.ndarray, out: np.ndarray | None) -> np.ndarray:
 
 
 def finished(result: np.ndarray, dtype: np.dtype, out: np.ndarray | None) -> np.ndarray:
-    """A result in its dtype, and in ``out`` if there is one."""
+    """Convert a result to its dtype, or copy it to ``out`` if that is given."""
     if out is None:
         return result.astype(dtype, copy=False)
     if result is not out:
@@ -48,7 +48,7 @@ def finished(result: np.ndarray, dtype: np.dtype, out: np.ndarray | None) -> np.
 
 
 def bytes_of(array: np.ndarray) -> memoryview:
-    """The memory of a row-major array. Views as bytes, as ml_dtypes have no buffer protocol."""
+    """The memory of a row-major array, viewed as bytes: ml_dtypes have no buffer protocol."""
     data: Any = array.reshape(-1).view(np.uint8)
     return memoryview(data)
 

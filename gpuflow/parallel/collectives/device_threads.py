@@ -1,4 +1,4 @@
-"""One thread for each memory of this process, started when it is first needed and then reused."""
+"""Thread pool with one thread per device memory, started at first use and then reused."""
 
 from __future__ import annotations
 
@@ -20,13 +20,13 @@ class _Task:
     """A call for one device.
 
     Attributes:
-        work, number: the function and its argument.
+        work, index: the function and its argument, the index of the device.
         context, blocks: the caller's context variables and settings, for the duration of the call.
-        finished: receives the error of the call, or None, when it has ended.
+        finished: a queue that receives the error of the call, or None, when it has ended.
     """
 
     work: Work
-    number: int
+    index: int
     context: Context
     blocks: Blocks
     finished: SimpleQueue[BaseException | None]
@@ -35,14 +35,14 @@ class _Task:
         raised = None
         try:
             with config.within(self.blocks):
-                self.context.run(self.work, self.number)
+                self.context.run(self.work, self.index)
         except BaseException as error:
             raised = error
         self.finished.put(raised)
 
 
 class _DeviceThread:
-    """A thread that makes one call after the other; its device stays its current one."""
+    """A thread that runs calls in order; its current CUDA device never changes."""
 
     def __init__(self, device: Device) -> None:
         self.tasks: SimpleQueue[_Task | None] = SimpleQueue()
@@ -54,35 +54,35 @@ class _DeviceThread:
             if task is None:
                 return
             task.run()
-            del task  # its arrays must not outlive it while nothing comes
+            del task  # an idle thread must not keep arrays alive
 
 
 _threads: dict[Device, _DeviceThread] = {}
 
 
 def for_each(devices: Sequence[Device], work: Work) -> None:
-    """``work(number)`` in the thread of each device, and wait for all; one caller at a time.
+    """Run ``work(k)`` in the thread of device k, for all devices, and wait for all calls.
+
+    Only one thread may call this at a time. If an exception such as KeyboardInterrupt ends the
+    wait, the threads finish their work and end; later calls start new ones.
 
     Args:
-        devices: different ones.
-        work: a function of the position of a device.
+        devices: distinct devices.
+        work: a function of the index of a device.
 
     Raises:
-        BaseException: the first exception of a call, when all calls have ended.
-
-    If an exception such as KeyboardInterrupt ends the wait, the threads finish their work and end;
-    later calls get new ones.
+        BaseException: the first exception of a call, after all calls have ended.
     """
     used: list[_DeviceThread] = []
     finished: SimpleQueue[BaseException | None] = SimpleQueue()
     blocks = config.blocks()
     try:
-        for number, device in enumerate(devices):
+        for index, device in enumerate(devices):
             thread = _threads.get(device)
             if thread is None:
                 thread = _threads[device] = _DeviceThread(device)
             used.append(thread)
-            thread.tasks.put(_Task(work, number, copy_context(), blocks, finished))
+            thread.tasks.put(_Task(work, index, copy_context(), blocks, finished))
         raised = [finished.get() for _ in devices]
     except BaseException:
         for device in devices:
@@ -94,6 +94,6 @@ def for_each(devices: Sequence[Device], work: Work) -> None:
         raise error
 
 
-# A forked child has the objects of the threads, and no threads.
+# A forked child inherits the thread objects, but no threads.
 if hasattr(os, "register_at_fork"):
     os.register_at_fork(after_in_child=_threads.clear)

@@ -1,6 +1,6 @@
-"""Collectives between memories of one process, by threads that exchange data in the host.
+"""``LoopbackCommunicator``: collectives between threads of one process, through host memory.
 
-It serves the simulator, whose memories NumPy sees; data of real GPUs go over NCCL instead.
+It serves the simulated GPU, whose memories NumPy can read. Real GPUs use NCCL.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ from gpuflow.parallel.collectives.combine import combine, contiguous
 
 
 class Meeting:
-    """Exchange of data between the threads of a group.
+    """Rendezvous of the threads of a group, to exchange data.
 
     Args:
         size: number of threads.
@@ -34,10 +34,18 @@ class Meeting:
         self.reason = ""
 
     def exchange(self, rank: int, call: str, data: Any, use: Callable[[list[Any]], Any]) -> Any:
-        """``use`` of the data of all, which are unchanged until every thread has used them.
+        """Apply ``use`` to the data of all ranks.
+
+        No thread returns before all have used the data, so no thread can change them meanwhile.
+
+        Args:
+            rank: the rank of the calling thread.
+            call: a description of the collective, which must be equal on all ranks.
+            data: the data of this rank.
+            use: from the data of all ranks to the result.
 
         Raises:
-            CommunicationError: a thread ended, calls something else, or is late.
+            CommunicationError: if a thread has ended, calls another collective, or is late.
         """
         self._slots[rank] = call, data
         self._wait(rank, call)
@@ -64,14 +72,14 @@ class Meeting:
             ) from None
 
     def fail(self, reason: str) -> None:
-        """End all waits, current and later, with an error."""
+        """End all current and later waits with an error."""
         self.reason = self.reason or reason
         self._barrier.abort()
         for inner in list(self._inner.values()):
             inner.fail(reason)
 
     def of(self, members: tuple[int, ...]) -> Meeting:
-        """The meeting of some of them, the same object for all its members."""
+        """The meeting of a subgroup; all its members get the same object."""
         with self._lock:
             meeting = self._inner.get(members)
             if meeting is None:
@@ -83,10 +91,10 @@ class LoopbackCommunicator(Immediate):
     """Collectives of the threads of one process; data are NumPy arrays.
 
     Args:
-        meeting: the state shared by the threads; a Meeting, or a JoinedMeeting of several
+        meeting: the state shared by the threads: a Meeting, or a MultiprocessMeeting of several
             processes.
-        rank: of this one.
-        name: for messages.
+        rank: the rank of this thread.
+        name: name of the communicator, for messages.
     """
 
     def __init__(self, meeting: Any, rank: int, name: str = "devices") -> None:
@@ -108,7 +116,7 @@ class LoopbackCommunicator(Immediate):
         total = self._exchange(f"all_reduce ({op})", data, use)
         if out is None:
             return total
-        out[...] = total  # after the meeting: it may be an operand of another thread
+        out[...] = total  # only now: ``out`` may be the operand of another thread
         return out
 
     def all_gather(self, data: Any) -> np.ndarray:

@@ -1,6 +1,6 @@
-"""One thread for each memory of this process: the same program, with common collectives.
+"""Run an SPMD program in several memories: one thread per memory, with collectives among them.
 
-The memories of one program may be of several processes, each with equally many.
+The memories of a program may belong to several processes, each with the same number of them.
 """
 
 from __future__ import annotations
@@ -28,13 +28,13 @@ else:
 
 @record(eq=False)
 class Team:
-    """The communicators of this process's memories by rank.
+    """The communicators of this process's memories.
 
     Attributes:
-        communicators: of the memories.
-        fail: ends their waiting with an error.
-        close: frees them.
-        is_closed: whether they were closed, as at the end of a group of processes.
+        communicators: from the rank of a memory to its communicator.
+        fail: ends all waits with an error.
+        close: frees the communicators.
+        is_closed: whether they were closed, for example at the end of a group of processes.
     """
 
     communicators: dict[int, Communicator]
@@ -64,7 +64,7 @@ def _make(devices: tuple[Device, ...]) -> Team:
             _checked(ranks, communicators), watch.fail, watch.stop, lambda: watch.is_stopped
         )
     timeout = collective_timeout()
-    # Longer between threads: an error of the first one, which waits for processes, is clearer.
+    # Threads wait longer than the first one waits for processes, whose error is clearer.
     local_meeting = Meeting(len(ranks), timeout if world is None else 2 * timeout)
     meeting = local_meeting if world is None else MultiprocessMeeting(world, local_meeting)
     communicators = [LoopbackCommunicator(meeting, rank) for rank in ranks]
@@ -81,18 +81,21 @@ def _checked(
 def in_threads(
     run: Callable[[Device], Any], devices: Sequence[Device], team_devices: tuple[Device, ...]
 ) -> list[Any]:
-    """``run`` of each device, in separate threads with common collectives.
+    """Call ``run`` for each device in its thread; collectives connect the threads.
+
+    Programs of several user threads run one after the other.
 
     Args:
         run: runs a program on a device.
-        devices: one for each memory of this process.
-        team_devices: one for each memory that runs the program, of all processes, by rank.
+        devices: one device for each memory of this process.
+        team_devices: one device for each memory that runs the program, of all processes, by rank.
 
-    User threads run one at a time.
+    Returns:
+        The result for each device.
 
     Raises:
-        Exception: the first error of a thread; the others are ended.
-        RuntimeError: such a program calls a host function that runs another one.
+        Exception: the first error of a thread. The other threads end with an error.
+        RuntimeError: if a host function of such a program runs another one.
     """
     if len(team_devices) == 1:
         return [run(devices[0])]
@@ -105,13 +108,14 @@ def in_threads(
         ),
         RuntimeError,
     )
-    with dispatch_lock():  # two programs at once would meet each other's collectives
+    with dispatch_lock():  # concurrent programs would mix up their collectives
         return _run_serialized(run, devices, team_devices)
 
 
 def _run_serialized(
     run: Callable[[Device], Any], devices: Sequence[Device], team_devices: tuple[Device, ...]
 ) -> list[Any]:
+    """Run in all threads; an error in one fails the team, so that no other waits for it."""
     team = _team(team_devices)
     results: list[Any] = [None] * len(devices)
     errors: list[BaseException] = []
@@ -127,7 +131,7 @@ def _run_serialized(
 
     try:
         for_each(devices, work)
-    except BaseException as error:  # Ctrl-C: the threads must not wait for each other any more
+    except BaseException as error:  # such as Ctrl-C: the threads must stop waiting
         team.fail(f"the call was interrupted by {type(error).__name__}")
         _give_up(team_devices, team)
         raise
@@ -138,7 +142,7 @@ def _run_serialized(
 
 
 def _give_up(devices: tuple[Device, ...], team: Team) -> None:
-    """Drop a team whose threads no longer match; the next program makes another."""
+    """Drop a team whose threads are out of step; the next program creates another one."""
     _teams.pop(devices, None)
     team.close()
 

@@ -1,7 +1,7 @@
-"""Collectives over MPI, through mpi4py: CPU processes of one machine or several.
+"""``MpiCommunicator``: collectives over MPI (mpi4py) for CPU processes on one or more machines.
 
-Arrays are handed to MPI as memory, never pickled. Sums of numbers that MPI knows are MPI's own;
-16-bit floats are summed as float32, and maxima are NumPy's, which keep nan.
+Arrays are passed to MPI as memory, never pickled. MPI computes sums of dtypes that it supports.
+16-bit floats are summed as float32. NumPy computes maxima and minima, because it propagates nan.
 """
 
 from __future__ import annotations
@@ -32,15 +32,15 @@ from gpuflow.parallel.collectives.combine import (
     working_dtype,
 )
 
-# Dtypes' characters whose sums MPI makes.
+# Characters of NumPy dtypes that MPI can sum.
 _KNOWN = frozenset("bhilqBHILQfdFD")
 
 
 def load_mpi() -> Any:
-    """mpi4py.MPI.
+    """Import ``mpi4py.MPI``.
 
     Raises:
-        CommunicationError: mpi4py is not installed, or finds no MPI.
+        CommunicationError: if mpi4py is not installed, or finds no MPI.
     """
     try:
         from mpi4py import MPI
@@ -57,9 +57,9 @@ class MpiCommunicator(Immediate):
 
     Args:
         comm: an mpi4py communicator.
-        timeout: seconds after which a call that does not return ends the job: MPI cannot give up
-            a call, so that a thread watches it.
-        name: for messages.
+        timeout: seconds after which a call that does not return aborts the job. MPI cannot cancel
+            a call, so a watchdog thread measures it.
+        name: name of the communicator, for messages.
     """
 
     def __init__(self, comm: Any, timeout: float = 300.0, name: str = "processes") -> None:
@@ -93,10 +93,10 @@ class MpiCommunicator(Immediate):
             self._watch.end()
 
     def _agree(self, text: str) -> None:
-        """Compare pending operations of the ranks: MPI does not, and sums any data.
+        """Compare pending operations of the ranks: MPI does not check them, and sums any data.
 
         Raises:
-            CommunicationError: two ranks do different things; on all ranks.
+            CommunicationError: if two ranks have different operations. All ranks raise.
         """
         checksums = self._gathered(np.array([zlib.crc32(text.encode())], np.uint32))
         if (checksums != checksums[0]).any():
@@ -122,7 +122,7 @@ class MpiCommunicator(Immediate):
         return finished(result, array.dtype, out)
 
     def _reduce_here(self, local: np.ndarray, result: np.ndarray, op: str) -> None:
-        """MPI moves the data, NumPy combines them: each rank reduces a chunk, which all gather."""
+        """All-reduce with NumPy: MPI exchanges chunks, each rank reduces one, all gather them."""
         flat, out = local.reshape(-1), result.reshape(-1)
         share = -(-flat.size // self.size)
         padded = empty((self.size, share), flat.dtype)
@@ -138,7 +138,7 @@ class MpiCommunicator(Immediate):
         out[...] = gathered.reshape(-1)[: flat.size]
 
     def _even(self, array: np.ndarray) -> list[Any]:
-        """``[size, ...]`` as bytes, of which each rank has one row."""
+        """The MPI buffer of an array ``[size, ...]`` with one row per rank, as bytes."""
         return [bytes_of(array), array.nbytes // self.size, self._mpi.BYTE]
 
     def all_gather(self, data: Any) -> np.ndarray:
@@ -197,14 +197,14 @@ class MpiCommunicator(Immediate):
 
 @record
 class _Texts:
-    """Gathers the texts that are compared."""
+    """The part of a communicator that ``compare`` needs."""
 
     name: str
     all_gather: Callable[[np.ndarray], np.ndarray]
 
 
 class _Watch:
-    """Ends the job when a call takes too long."""
+    """Watchdog: aborts the job if a call takes too long."""
 
     def __init__(self, world: Any, timeout: float) -> None:
         self.timeout = timeout

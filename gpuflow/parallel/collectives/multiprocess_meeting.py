@@ -1,9 +1,9 @@
-"""Exchange between threads of several processes, each with the same number of threads.
+"""``MultiprocessMeeting``: exchange between threads of several processes, equally many in each.
 
-Threads of one process meet, and the first one exchanges data for all of them, so that processes see
-one collective at a time, in the order of the program. All threads take part in each collective of
-any group, since all run one program. Every collective gathers everything: this serves the
-simulator, as data of real GPUs go over NCCL.
+The threads of a process meet, and the first one exchanges data for all of them. Processes therefore
+have one collective at a time, in the order of the program. All threads take part in each collective
+of any subgroup, since all run the same program. Every collective gathers all data: this serves the
+simulated GPU; real GPUs use NCCL.
 """
 
 from __future__ import annotations
@@ -24,9 +24,10 @@ class MultiprocessMeeting:
     """A meeting of threads of several processes; see ``loopback.Meeting``.
 
     Args:
-        world: of the processes; used by one thread.
+        world: the communicator of the processes; one thread uses it.
         local_meeting: the meeting of this process's threads.
-        members: its threads, by their index in all processes, row-major; None: all.
+        members: the threads of the group, by process-major index over all processes; None means
+            all.
     """
 
     def __init__(
@@ -38,10 +39,10 @@ class MultiprocessMeeting:
         self._world, self._local = world, local_meeting
 
     def exchange(self, rank: int, call: str, data: Any, use: Callable[[list[Any]], Any]) -> Any:
-        """``use`` of the data of all members, which do not change.
+        """Apply ``use`` to the data of all members; see ``loopback.Meeting.exchange``.
 
         Raises:
-            CommunicationError: a thread ended, calls something else, or is late.
+            CommunicationError: if a thread has ended, calls another collective, or is late.
         """
         inner_rank = self.members[rank] % self._local.size
         array = _NOTHING if data is None else data
@@ -49,15 +50,15 @@ class MultiprocessMeeting:
         def between(operands: list[Any]) -> Any:
             if inner_rank != 0:
                 return None
-            compare(self._world, call)  # the processes gather, whatever their threads do
+            compare(self._world, call)  # all_gather alone would not detect different collectives
             return self._world.all_gather(np.stack(operands))
 
         gathered = self._local.exchange(inner_rank, call, array, between)
         rows = self._local.exchange(inner_rank, call, gathered, lambda operands: operands[0])
         rows = rows.reshape((self._world.size * self._local.size, *array.shape))
-        # Slices: an element would be no array.
+        # Slices: indexing a row of rank 0 would give a scalar instead of an array.
         return use([rows[k : k + 1].reshape(array.shape) for k in self.members])
 
     def of(self, members: Sequence[int]) -> MultiprocessMeeting:
-        """The meeting of some of them."""
+        """The meeting of a subgroup."""
         return MultiprocessMeeting(self._world, self._local, [self.members[k] for k in members])

@@ -1,12 +1,13 @@
-"""Collectives over NCCL, through ``cupy.cuda.nccl``: a process or a thread for each GPU.
+"""``NcclCommunicator``: collectives over NCCL (``cupy.cuda.nccl``), one process or thread per GPU.
 
-Collectives run in their own stream, concurrently with the compute stream, and calls return
-immediately. A collective waits for previous computations, and later computations wait for the
-collective, or, for asynchronous ones, from their end on. CuPy's current stream must be the
-driver's, as it is while a program runs: arrays are made and converted there. All communicators of a
-device take one thread at a time, hence the stream's lock. ``nccl_watch.py`` aborts collectives that
-would never end. Names are those of CuPy 14 with NCCL 2.32. The tests run this against a stand-in
-for NCCL, not on GPUs.
+Collectives run in a side stream, concurrently with the compute stream, and calls return
+immediately. A collective waits for previous computations. Later computations wait for the
+collective; for an asynchronous one, only those after its ``end`` do.
+
+Callers must keep CuPy's current stream equal to the driver's, as while a program runs: arrays are
+allocated and converted there. Only one thread at a time may use the communicators of a device,
+hence the stream's lock. ``nccl_watch.py`` aborts collectives that would never end. Names are those
+of CuPy 14 with NCCL 2.32. The tests run this against a fake NCCL, not on GPUs.
 
 Source: NVIDIA, NCCL user guide: thread safety; using multiple communicators concurrently.
 """
@@ -29,7 +30,7 @@ from gpuflow.parallel.collectives.nccl_calls import Call
 from gpuflow.parallel.collectives.nccl_watch import Watch
 from gpuflow.targets.cuda.runtime.driver.side_stream import SideStream
 
-# NCCL's names of dtypes that it adds and compares; others are moved as bytes.
+# NCCL's names of dtypes that it can reduce. Data of other dtypes are transferred as bytes.
 _NAMES = {
     "int8": "INT8",
     "uint8": "UINT8",
@@ -42,7 +43,7 @@ _NAMES = {
     "float32": "FLOAT32",
     "float64": "FLOAT64",
 }
-# Dtypes in which others are combined.
+# Wider dtypes, in which dtypes that NCCL lacks are reduced.
 _WIDER = {"bool": "uint8", "int16": "int32", "uint16": "uint32"}
 
 
@@ -50,7 +51,7 @@ _WIDER = {"bool": "uint8", "int16": "int32", "uint16": "uint32"}
 def named(
     nccl: Any, operation: str, what: str, explained: Callable[[Exception], str] = str
 ) -> Iterator[None]:
-    """Raise NCCL's errors with the operation, and the hints of ``explained``."""
+    """Convert NCCL's errors to CommunicationErrors with the operation and text of ``explained``."""
     try:
         yield
     except nccl.NcclError as error:
@@ -62,18 +63,18 @@ def named(
 
 @record(frozen=False, eq=False)
 class _Sum:
-    """A sum that was given to NCCL.
+    """A pending all-reduce.
 
-    Its arrays must live until the compute stream waits for ``mark``: their memory is handed out
-    again in the order of that stream.
+    Its arrays must live until the compute stream waits for ``mark``: the allocator reuses memory in
+    the order of that stream.
 
     Attributes:
         array: the operand.
         working: the input of NCCL: the operand, or a copy in a wider dtype.
         result: the output of NCCL: ``out``, or an array in the wider dtype.
         out: the caller's output buffer, or None.
-        mark: an event after it.
-        thread: the thread that gave it.
+        mark: a CUDA event after it in the side stream.
+        thread: id of the thread that started it.
     """
 
     array: Any
@@ -87,17 +88,16 @@ class _Sum:
 class NcclCommunicator:
     """Collectives of one GPU per process or thread; data are CuPy arrays.
 
-    Its groups use the same stream: NCCL's communicators must run in one order on all GPUs, and a
-    stream keeps that of the program.
+    Subgroups use the same stream. NCCL requires that communicators run in the same order on all
+    GPUs, and one stream keeps the order of the program.
 
     Args:
         comm: a ``cupy.cuda.nccl.NcclCommunicator``.
         nccl: the module ``cupy.cuda.nccl``.
         xp: CuPy.
-        side: the stream that collectives run in.
-        name: for messages.
-        watch: aborts collectives that would never end; communicators that were connected together
-            share it.
+        side: the stream of collectives.
+        name: name of the communicator, for messages.
+        watch: the watchdog; communicators that were connected together share it.
     """
 
     def __init__(
@@ -123,8 +123,8 @@ class NcclCommunicator:
         """Context for NCCL calls that start after all previous computations.
 
         Args:
-            operation: their name.
-            count: bytes of the operand, for traces.
+            operation: name of the collective.
+            count: size of the operand in bytes, for traces.
         """
         side, watch = self._side, self.watch
         with side.lock:
@@ -135,7 +135,7 @@ class NcclCommunicator:
                 what = f"run {operation} on {self._location}"
                 with named(self._nccl, operation, what, watch.explained):
                     yield call
-                watch.check()  # it may have been aborted, which NCCL does not report
+                watch.check()  # NCCL does not report that the watchdog aborted the call
                 mark = side.mark(work)
             except BaseException:
                 watch.leave(call)
@@ -143,8 +143,8 @@ class NcclCommunicator:
             call.mark = mark
 
     @contextmanager
-    def _at_once(self, operation: str, count: int) -> Iterator[int]:
-        """As ``_after_compute``, for a stream; later computations wait for these calls."""
+    def _in_order(self, operation: str, count: int) -> Iterator[int]:
+        """As ``_after_compute``; later computations wait for the calls. Yields the stream."""
         with self._after_compute(operation, count) as call:
             yield self._side.address
         self._side.join(call.mark)
@@ -156,14 +156,16 @@ class NcclCommunicator:
         return getattr(self._nccl, f"NCCL_{name}")
 
     def _bytes(self, array: Any) -> tuple[int, int]:
-        """A count and a dtype by which NCCL moves an array."""
+        """The count and dtype with which NCCL transfers an array: bytes."""
         return array.nbytes, self._code("UINT8")
 
     def _working(self, array: Any, op: str) -> tuple[Any, int, int]:
-        """An array that NCCL can combine, its count of numbers, and their dtype.
+        """An array that NCCL can reduce, its number of elements, and their NCCL dtype.
+
+        Complex arrays are summed as twice as many real elements.
 
         Raises:
-            CommunicationError: complex numbers have no maximum.
+            CommunicationError: if NCCL lacks the dtype, or for a maximum of complex numbers.
         """
         name = array.dtype.name
         if name in _WIDER:
@@ -189,8 +191,8 @@ class NcclCommunicator:
             out[...] = converted
         return out
 
-    def _give(self, data: Any, op: str, out: Any) -> _Sum:
-        """Give NCCL a sum, without a wait."""
+    def _start_sum(self, data: Any, op: str, out: Any) -> _Sum:
+        """Start an all-reduce; no stream waits for it yet."""
         array = self._contiguous(data)
         working, count, kind = self._working(array, op)
         result: Any = out
@@ -202,19 +204,19 @@ class NcclCommunicator:
             self._comm.allReduce(source, target, count, kind, code, stream)
         return _Sum(array, working, result, out, call.mark, threading.get_ident())
 
-    def _take(self, pending: _Sum) -> Any:
-        """The result, for later computations."""
+    def _finish_sum(self, pending: _Sum) -> Any:
+        """Make the compute stream wait for an all-reduce, and return its result."""
         self._side.join(pending.mark)
         return self._finished(pending.result, pending.array, pending.out)
 
     def all_reduce(self, data: Any, op: str, out: Any = None) -> Any:
-        return self._take(self._give(data, op, out))
+        return self._finish_sum(self._start_sum(data, op, out))
 
     def begin(self, data: Any, op: str, out: Any) -> None:
         if not self._is_watched:
             self._is_watched = True
             watch(self)
-        self._started[out.data.ptr] = self._give(data, op, out)
+        self._started[out.data.ptr] = self._start_sum(data, op, out)
 
     def end(self, out: Any) -> None:
         pending = self._started.pop(out.data.ptr, None)
@@ -224,22 +226,22 @@ class NcclCommunicator:
                 f"{out.dtype.name}{list(out.shape)} without begin ({self.name}). Fix: call "
                 "begin(data, op, out) first, and end(out) once."
             )
-        self._take(pending)
+        self._finish_sum(pending)
 
     def settle(self) -> None:
-        """Let the compute stream wait for collectives that this thread's program has not ended."""
+        """Make the compute stream wait for collectives that this thread's program did not end."""
         thread = threading.get_ident()
         for address, pending in list(self._started.items()):
             if pending.thread == thread:
                 del self._started[address]
-                with suppress(RuntimeError):  # a kernel failed: nothing runs there any more
+                with suppress(RuntimeError):  # a kernel failed: the device runs nothing any more
                     self._side.join(pending.mark)
 
     def all_gather(self, data: Any) -> Any:
         array = self._contiguous(data)
         result = self._xp.empty((self.size, *array.shape), array.dtype)
         count, kind = self._bytes(array)
-        with self._at_once("all_gather", array.nbytes) as stream:
+        with self._in_order("all_gather", array.nbytes) as stream:
             self._comm.allGather(array.data.ptr, result.data.ptr, count, kind, stream)
         return result
 
@@ -247,7 +249,7 @@ class NcclCommunicator:
         array = self._contiguous(data)
         working, count, kind = self._working(array, "sum")
         result = self._xp.empty(working.shape[1:], working.dtype)
-        with self._at_once("reduce_scatter", array.nbytes) as stream:
+        with self._in_order("reduce_scatter", array.nbytes) as stream:
             self._comm.reduceScatter(
                 working.data.ptr,
                 result.data.ptr,
@@ -260,7 +262,7 @@ class NcclCommunicator:
 
     @contextmanager
     def _grouped(self) -> Iterator[None]:
-        """Group sends and receives into one call, so that they cannot wait for each other."""
+        """Fuse sends and receives into one NCCL call, so that they cannot deadlock."""
         self._nccl.groupStart()
         try:
             yield
@@ -271,7 +273,7 @@ class NcclCommunicator:
         array = self._contiguous(data)
         result = self._xp.empty(array.shape, array.dtype)
         share, kind = prod(array.shape[1:]) * array.dtype.itemsize, self._code("UINT8")
-        with self._at_once("all_to_all", array.nbytes) as stream, self._grouped():
+        with self._in_order("all_to_all", array.nbytes) as stream, self._grouped():
             for peer in range(self.size):
                 at = peer * share
                 self._comm.send(array.data.ptr + at, share, kind, peer, stream)
@@ -282,7 +284,7 @@ class NcclCommunicator:
         array = self._contiguous(data)
         result = self._xp.zeros(array.shape, array.dtype)
         count, kind = self._bytes(array)
-        with self._at_once("permute", array.nbytes) as stream, self._grouped():
+        with self._in_order("permute", array.nbytes) as stream, self._grouped():
             for source, target in pairs:
                 if source == self.rank:
                     self._comm.send(array.data.ptr, count, kind, target, stream)
@@ -294,7 +296,7 @@ class NcclCommunicator:
         array = self._contiguous(data)
         result = self._xp.empty(array.shape, array.dtype)
         count, kind = self._bytes(array)
-        with self._at_once("broadcast", array.nbytes) as stream:
+        with self._in_order("broadcast", array.nbytes) as stream:
             self._comm.broadcast(array.data.ptr, result.data.ptr, count, kind, root, stream)
         return result
 
@@ -304,10 +306,10 @@ class NcclCommunicator:
         self.check()
 
     def check(self) -> None:
-        """After a wait for the GPU: whether its collectives have ended regularly.
+        """Check, after a wait for the GPU, that its collectives were not aborted.
 
         Raises:
-            CommunicationError: they were aborted.
+            CommunicationError: if they were.
         """
         self.watch.check()
 
@@ -325,7 +327,7 @@ class NcclCommunicator:
             self.watch.pending_call(self._side, "split", self._location),
             named(self._nccl, "split", what, self.watch.explained),
         ):
-            self._side.synchronize()  # NCCL may wait forever while something is under way
+            self._side.synchronize()  # with pending collectives, commSplit may never return
             comm = self._comm.commSplit(color, groups[color].index(self.rank))
         name = f"{self.name} {groups[color]}"
         return NcclCommunicator(comm, self._nccl, self._xp, self._side, name, self.watch)

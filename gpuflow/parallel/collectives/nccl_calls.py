@@ -1,4 +1,4 @@
-"""Pending NCCL calls: the records of ``nccl_watch.py``."""
+"""Records of pending NCCL calls, for the watchdog (``nccl_watch.py``)."""
 
 from __future__ import annotations
 
@@ -20,22 +20,23 @@ class Communicates(Protocol):
         ...
 
     def abort(self) -> None:
-        """Abort everything that is pending."""
+        """Abort all pending operations."""
         ...
 
     def destroy(self) -> None:
-        """Free it; nothing is pending. It may wait for the other ranks to do the same."""
+        """Free the communicator, which must be idle. May wait for other ranks to do the same."""
         ...
 
 
 @record(eq=False)
 class Signs:
-    """Information about other ranks besides NCCL.
+    """Sources of information about other ranks, besides NCCL.
 
     Attributes:
-        failure: why no collective can end any more, with the rank; None while all is well.
-        behind: the rank that has started fewer collectives than this process, and their number.
-        verdict: seconds in which ``failure`` is known, once NCCL reports an error.
+        failure: returns why no collective can end, with the rank; None if no rank has failed.
+        behind: from this process's number of collectives to the rank that has started the fewest,
+            and that number; None if no rank has fewer.
+        verdict: seconds to wait for ``failure`` after an error of NCCL.
     """
 
     failure: Callable[[], str | None] = lambda: None
@@ -45,17 +46,17 @@ class Signs:
 
 @record(frozen=False, eq=False)
 class Call:
-    """A collective that a GPU was given.
+    """A collective that was launched on a GPU.
 
     Attributes:
-        side: the stream it runs in.
-        operation: "all_reduce" and so on.
-        number: of this stream's collectives, from 1.
-        location: "rank 1 of 4 (processes)".
-        entered: when the host called NCCL.
-        ready: an event in front of it; None until it is known.
-        mark: an event after it; None while the host is inside of NCCL.
-        waits: since when it is known to run.
+        side: the stream that it runs in.
+        operation: name of the collective, such as "all_reduce".
+        number: ordinal among this stream's collectives, from 1.
+        location: the rank, such as "rank 1 of 4 (processes)".
+        entered: time at which the host called NCCL.
+        ready: event before it in the stream; None until it is recorded.
+        mark: event after it; None while the host is inside NCCL.
+        waits: time at which the watchdog found that it runs, so waits for other ranks.
     """
 
     side: SideStream
@@ -80,17 +81,17 @@ class Queue:
 
 
 def drop_finished(calls: deque[Call], side: SideStream) -> None:
-    """Forget calls from the front that have ended."""
+    """Remove completed calls from the front."""
     while calls:
         first = calls[0]
         if first.mark is None or not side.is_done(first.mark):
             return
-        with suppress(ValueError):  # another thread has done it
+        with suppress(ValueError):  # another thread has removed it
             calls.remove(first)
 
 
 def waiting_since(call: Call, now: float) -> float | None:
-    """The time since which a call waits for other ranks; None while its GPU is busy."""
+    """The time since which a call waits for other ranks; None while earlier work delays it."""
     if call.mark is None:
         return call.entered
     if call.waits is None and call.side.is_done(call.ready):

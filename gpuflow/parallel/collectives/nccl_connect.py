@@ -1,4 +1,4 @@
-"""Connect GPUs over NCCL: those of several processes, and those of one."""
+"""Creation and destruction of NCCL communicators, between processes and within one process."""
 
 from __future__ import annotations
 
@@ -24,12 +24,12 @@ from gpuflow.targets.cuda.runtime.driver.side_stream import SideStream
 
 @record(frozen=False)
 class _Process:
-    """This process's data about its group.
+    """NCCL state of this process.
 
     Attributes:
-        signs: of the other processes.
-        timeout: seconds that a collective waits; None uses the environment's.
-        watches: of all communicators that were connected.
+        signs: information about the other processes.
+        timeout: seconds that a collective may wait; None uses the environment's setting.
+        watches: the watchdogs of all connected communicators.
     """
 
     signs: Signs = field(default_factory=Signs)
@@ -46,7 +46,7 @@ def join_group(signs: Signs, timeout: float) -> None:
 
 
 def leave_group(failed: bool) -> None:
-    """Destroy all communicators; GPUs whose collectives failed can be waited for again.
+    """Destroy all communicators. Afterwards, GPUs whose collectives failed can be synchronized.
 
     Args:
         failed: whether pending collectives are aborted instead of awaited.
@@ -75,15 +75,15 @@ def _new_watch() -> Watch:
 
 
 def _at_exit() -> None:
-    """Free the communicators of a single process while CUDA is there."""
+    """Free the communicators of a single process before CUDA shuts down."""
     leave_group(getattr(sys, "last_value", None) is not None)
 
 
 def load_cupy() -> Any:
-    """CuPy with NCCL.
+    """Import CuPy, which must have NCCL.
 
     Raises:
-        CommunicationError: CuPy or NCCL is not installed.
+        CommunicationError: if CuPy or NCCL is not installed.
     """
     try:
         import cupy
@@ -102,17 +102,21 @@ def load_cupy() -> Any:
 
 
 def connect_nccl(world: Communicator, device: Device) -> NcclCommunicator:
-    """The communicator of one GPU of each process; the processes first agree over ``world``.
+    """Connect one GPU of each process.
+
+    Args:
+        world: the communicator of the processes, to agree on NCCL's unique id.
+        device: this process's GPU.
 
     Raises:
-        CommunicationError: there is no NCCL, or it cannot connect them.
+        CommunicationError: if NCCL is not installed, or cannot connect the GPUs.
     """
     cupy = load_cupy()
     nccl = cupy.cuda.nccl
     side, watch = SideStream(device), _new_watch()
     location = f"rank {world.rank} of {world.size}"
     driver: Any = device.driver
-    driver.api.activate()  # NCCL takes the current one
+    driver.api.activate()  # NCCL uses the current device
     unique = _agreed(world, nccl)
     watch.add(side)
     with (
@@ -130,11 +134,11 @@ def connect_gpus(
 
     Args:
         devices: this process's GPUs; each is used by a separate thread.
-        world: of the processes, for data in the host's memory; None: there is one process.
-        ranks: of these GPUs among all; by default in their order.
+        world: the communicator of the processes (host memory); None if there is one process.
+        ranks: the rank of each GPU among all; by default their order.
 
     Raises:
-        CommunicationError: there is no NCCL, or it cannot connect them.
+        CommunicationError: if NCCL is not installed, or cannot connect the GPUs.
     """
     cupy = load_cupy()
     nccl = cupy.cuda.nccl
@@ -148,8 +152,8 @@ def connect_gpus(
         watch.pending_call(sides[0], "connect", location, False),
         named(nccl, "nccl", f"connect {location}", watch.explained),
     ):
-        # Not by initAll, which keeps the interpreter's lock until all are connected.
-        nccl.groupStart()  # else the first would wait for the second
+        # Not initAll, which holds the GIL until all are connected.
+        nccl.groupStart()  # otherwise the first communicator would wait for the second
         try:
             for device, rank in zip(devices, ranks, strict=True):
                 with cupy.cuda.Device(device.local_hardware_id):
@@ -163,7 +167,7 @@ def connect_gpus(
 
 
 def _agreed(world: Communicator, nccl: Any) -> Any:
-    """The name of a group of GPUs, made by process 0."""
+    """NCCL's unique id of a group, broadcast by process 0."""
     unique_id = nccl.get_unique_id()
     is_bytes = isinstance(unique_id, bytes)  # a tuple of ints before CuPy 14
     numbers = np.frombuffer(unique_id, np.int8) if is_bytes else np.array(unique_id, np.int8)

@@ -1,9 +1,9 @@
-"""Watchdog of NCCL: aborts collectives whose ranks are gone, late, or have failed.
+"""NCCL watchdog: aborts collectives whose other ranks are gone, late, or have failed.
 
-A GPU that waits for another one keeps its stream busy, and the host that waits for the GPU gets no
-information. A thread monitors pending operations. When NCCL reports an error, another process has
-ended, or a collective has waited for too long, it aborts all communicators. That releases the
-streams, and threads that wait for the GPU get an error that names the rank.
+Without it, a GPU that waits for another one would block its stream, and the host would wait for the
+GPU without any information. A thread monitors pending operations. It aborts all communicators if
+NCCL reports an error, another process has ended, or a collective has waited too long. That releases
+the streams, and threads that wait for the GPU get an error that names the rank.
 
 Source: NVIDIA, NCCL user guide: fault tolerance; ncclCommGetAsyncError, ncclCommAbort.
 """
@@ -34,29 +34,30 @@ from gpuflow.parallel.processes.heartbeats import FAILED_STATUS, GRACE_SECONDS
 from gpuflow.targets.cuda.runtime.driver.side_stream import SideStream
 
 _LOOK = 0.1  # seconds between checks of pending calls
-_FREE = 0.5  # seconds to wait until no thread uses a communicator
+_FREE = 0.5  # seconds to wait for a thread that uses a communicator, before aborting it anyway
 _IN_PROGRESS = 7  # ncclInProgress
-_MAX_UNCHECKED = 256  # calls whose ends are not asked for before another one is made
+_MAX_UNCHECKED = 256  # pending calls of a stream, after which completed ones are removed
 
 
 class Watch:
-    """Watches all communicators of this process that were connected at once.
+    """The watchdog of communicators of this process that were connected together.
 
     Args:
-        timeout: seconds for which a collective that runs waits for the others.
-        signs: information about other ranks besides NCCL.
+        timeout: seconds that a running collective may wait for other ranks.
+        signs: information about other ranks, besides NCCL.
     """
 
     def __init__(self, timeout: float = 300.0, signs: Signs | None = None) -> None:
         self.timeout, self._signs = timeout, signs or Signs()
         self._queues: dict[SideStream, Queue] = {}
         self._comms: list[tuple[SideStream, Communicates]] = []
-        # A thread for the end of each communicator, and one that ends the process if they hang.
+        # One thread per communicator to abort or destroy it, and one that ends the process if they
+        # hang. They are started in advance.
         self._enders: list[SpareThread] = []
-        self._last: SpareThread | None = None
+        self._terminator: SpareThread | None = None
         self._lock = threading.Lock()
-        # Held while NCCL is asked for errors: a communicator must not be freed meanwhile.
-        self._asking = threading.Lock()
+        # Held while NCCL is queried for errors: a communicator must not be freed meanwhile.
+        self._querying = threading.Lock()
         self._wake = threading.Event()
         self._thread: threading.Thread | None = None
         self._error: str | None = None
@@ -69,26 +70,26 @@ class Watch:
         if side not in self._queues:
             self._queues[side] = Queue()
         if comm is not None:
-            self._last = self._last or SpareThread("gpuflow-nccl-end")
-            # First: another thread may fail meanwhile, and needs one for each communicator.
+            self._terminator = self._terminator or SpareThread("gpuflow-nccl-end")
+            # Before the communicator: if another thread aborts meanwhile, each one needs an ender.
             self._enders.append(SpareThread("gpuflow-nccl-end"))
             self._comms.append((side, comm))
 
     @property
     def calls(self) -> int:
-        """Number of collectives that the GPUs of this process were given."""
+        """Number of collectives launched on the GPUs of this process."""
         return sum(queue.count for queue in self._queues.values())
 
     @property
     def is_stopped(self) -> bool:
-        """Whether the communicators are gone."""
+        """Whether the communicators were destroyed."""
         return self._is_stopped
 
     def check(self) -> None:
         """Raise the error that aborted the communicators.
 
         Raises:
-            CommunicationError: they were aborted, or destroyed.
+            CommunicationError: if they were aborted or destroyed.
         """
         if self._error is not None:
             raise CommunicationError(self._error)
@@ -101,16 +102,16 @@ class Watch:
     def enter(
         self, side: SideStream, operation: str, location: str, is_collective: bool = True
     ) -> Call:
-        """Begin a call of NCCL; set its ``mark`` after it, or ``leave`` it.
+        """Record the start of an NCCL call. The caller must set its ``mark``, or ``leave`` it.
 
         Args:
-            side: the stream it runs in.
-            operation: its name.
-            place: the rank, for messages.
+            side: the stream that it runs in.
+            operation: name of the call.
+            location: the rank, for messages.
             is_collective: whether it counts as a collective of this GPU.
 
         Raises:
-            CommunicationError: the communicators were aborted.
+            CommunicationError: if the communicators were aborted.
         """
         self.check()
         queue = self._queues[side]
@@ -124,7 +125,7 @@ class Watch:
         return call
 
     def leave(self, call: Call) -> None:
-        """Remove a call that is over, or has failed."""
+        """Remove a call that has returned or failed."""
         with suppress(ValueError):
             self._queues[call.side].calls.remove(call)
 
@@ -132,21 +133,21 @@ class Watch:
     def pending_call(
         self, side: SideStream, operation: str, location: str, is_collective: bool = True
     ) -> Iterator[None]:
-        """Context of a call that returns when all ranks have made it."""
+        """Context of a call that blocks the host until all ranks have called it."""
         call = self.enter(side, operation, location, is_collective)
         try:
             yield
         finally:
             self.leave(call)
-        self.check()  # it may have been aborted, which NCCL does not say
+        self.check()  # NCCL does not report that the watchdog aborted the call
 
     def explained(self, error: BaseException) -> str:
-        """An error of NCCL, with the rank that is known to have failed."""
+        """The text of an NCCL error, with the rank that has failed if it is known."""
         self.check()
         reason = self._verdict()
         return f"{error}" if reason is None else f"{reason} ({error})"
 
-    # --- the thread ---
+    # --- the monitoring thread ---
 
     def _start(self) -> None:
         with self._lock:
@@ -158,21 +159,21 @@ class Watch:
                 self._thread.start()
 
     def _run(self) -> None:
-        with suppress(RuntimeError):  # a kernel failed: nothing runs on the device any more
+        with suppress(RuntimeError):  # a kernel failed: the device runs nothing any more
             self._keep_looking()
 
     def _keep_looking(self) -> None:
         while not self._is_stopped and self._error is None:
             if not self._look():
                 self._wake.clear()
-                if not self._look():  # nothing came between
+                if not self._look():  # no call started before the event was cleared
                     self._wake.wait()
                     continue
                 self._wake.set()
             time.sleep(_LOOK)
 
     def _look(self) -> bool:
-        """Check pending operations; returns whether there are any."""
+        """Check pending operations; abort if one is late or failed. Returns whether any is left."""
         now, pending = time.monotonic(), None
         for side, queue in list(self._queues.items()):
             side.visit()
@@ -194,10 +195,10 @@ class Watch:
         return True
 
     def _asynchronous(self) -> str | None:
-        """Asynchronous errors of NCCL."""
+        """The first asynchronous error of NCCL, or None."""
         for _, comm in list(self._comms):
             try:
-                with self._asking:
+                with self._querying:
                     if self._error is not None or self._is_stopped:
                         return None
                     comm.check_async_error()
@@ -209,7 +210,7 @@ class Watch:
         return None
 
     def _verdict(self) -> str | None:
-        """The reason with the failed rank, which rank 0 may send a moment later."""
+        """Wait a moment for the reason with the failed rank, which rank 0 sends."""
         until = time.monotonic() + self._signs.verdict
         while (reason := self._signs.failure()) is None and time.monotonic() < until:
             time.sleep(0.02)
@@ -226,47 +227,49 @@ class Watch:
         return f"{who} for {self.timeout:g} s"
 
     def _slow_device(self, call: Call) -> str | None:
-        """A GPU of this process that was given fewer collectives than another one."""
+        """Describe the GPU of this process that has fewer collectives than that of ``call``."""
         counts = {side: queue.count for side, queue in self._queues.items()}
         slow = min(counts, key=lambda side: counts[side])
         if counts[slow] == counts[call.side]:
             return None
         return f"only {counts[slow]} collectives on {slow}"
 
-    # --- the end ---
+    # --- abort and destruction ---
 
     def fail(self, reason: str, call: Call | None = None) -> None:
-        """Abort all communicators; the first reason holds.
+        """Abort all communicators. Only the first call has an effect.
 
         Args:
-            reason: the event, with the rank.
-            call: a collective that cannot end.
+            reason: the cause, with the rank.
+            call: a collective that cannot end, for the message.
         """
         with self._lock:
             if self._error is not None or self._is_stopped:
                 return
             self._error = message(reason, call)
         for side in list(self._queues):
-            side.fail(self._error)  # before the streams go on: waiting threads check it
+            side.fail(self._error)  # before streams are released: waiting threads then check it
         self._wake.set()
         self._abort()
 
     def _abort(self) -> None:
-        """Release the streams; end the process if that does not work.
+        """Release the streams; end the process if that does not succeed.
 
-        Each communicator has a thread: NCCL up to 2.23 lets one wait for the others of the machine.
+        Each communicator is aborted in a thread: up to NCCL 2.23, aborting one waits for the others
+        of the machine.
         """
-        with self._asking:  # until no thread queries a communicator
+        with self._querying:  # wait until no thread queries a communicator
             calls = [partial(_abort, *pair) for pair in self._comms]
         until = time.monotonic() + GRACE_SECONDS
         threads = self._run_until(calls, until)
         if threading.current_thread() is self._thread:
             self._end_if_stuck(threads, until)
-        elif self._last is not None:  # of a GPU that failed by itself, whose error is to be seen
-            self._last.begin(partial(self._end_if_stuck, threads, until))
+        elif self._terminator is not None:
+            # Called by the thread of a failing GPU, which must go on to raise its error.
+            self._terminator.begin(partial(self._end_if_stuck, threads, until))
 
     def _run_until(self, calls: Sequence[Callable[[], None]], until: float) -> list[SpareThread]:
-        """Run functions in the enders, and wait until a time of ``time.monotonic()``."""
+        """Run functions in the ender threads, and wait until the time ``until`` (monotonic)."""
         threads = self._enders[: len(calls)]
         for thread, call in zip(threads, calls, strict=True):
             thread.begin(call)
@@ -289,11 +292,11 @@ class Watch:
         os._exit(FAILED_STATUS)
 
     def _inside(self) -> bool:
-        """Whether a thread has not returned from NCCL."""
+        """Whether any thread is inside an NCCL call."""
         return any(call.mark is None for queue in self._queues.values() for call in queue.calls)
 
     def stop(self, failed: bool = False) -> None:
-        """Destroy the communicators, and let arrays be read that were computed before an error.
+        """Destroy the communicators. Arrays computed before an error can be read afterwards.
 
         Args:
             failed: whether pending operations are aborted instead of awaited.
@@ -303,26 +306,26 @@ class Watch:
         if failed:
             self.fail("an error of this process")
         for side, queue in list(self._queues.items()):
-            if queue.calls and self._error is None:  # other ranks need our part of it
+            if queue.calls and self._error is None:  # other ranks need our data
                 with suppress(RuntimeError):
                     side.synchronize()
         self._is_stopped = True
         self._wake.set()
         if self._error is None:
             self._destroy()
-        for thread in (*self._enders, self._last):
+        for thread in (*self._enders, self._terminator):
             if thread is not None:
                 thread.drop()
         for side in self._queues:
             side.recover()
 
     def _destroy(self) -> None:
-        """Free the communicators, which have no pending calls.
+        """Free the communicators, which must have no pending calls.
 
-        To destroy one may wait for its other ranks, so each GPU has a thread. All ranks go from
-        the newest to the oldest, an order that they share.
+        Destroying one may wait for its other ranks, so each GPU has a thread. All ranks destroy
+        from newest to oldest, so that they have the same order.
         """
-        with self._asking:
+        with self._querying:
             comms = list(reversed(self._comms))
         calls = [
             partial(_destroy, side, [comm for at, comm in comms if at is side])
@@ -337,10 +340,10 @@ class Watch:
 
 
 def _text_of(error: Exception) -> str | None:
-    """The text of an NCCL error; None if there is none.
+    """The text of an NCCL error; None if the code only means that NCCL is in progress.
 
-    CuPy raises a KeyError for the codes that it has no name for: 6, in CuPy 13, is an error of
-    another rank, and 7 says that NCCL is not ready yet.
+    CuPy raises a KeyError for codes that it has no name for. In CuPy 13 that is 6 (an error of
+    another rank); 7 means that NCCL is in progress.
     """
     if isinstance(error, KeyError):
         code, text = error.args[0], "an error of another rank"
@@ -358,7 +361,7 @@ def _destroy(side: SideStream, comms: Sequence[Communicates]) -> None:
 
 
 def _abort(side: SideStream, comm: Communicates) -> None:
-    """Abort a communicator, which is in use only if a call of NCCL does not return."""
+    """Abort a communicator, even if its lock is not free: then an NCCL call does not return."""
     is_free = side.lock.acquire(timeout=_FREE)
     try:
         with suppress(RuntimeError, KeyError):

@@ -1,8 +1,8 @@
-"""A communicator with its own thread, in which sums overlap with the program's computation.
+"""``OverlappedCommunicator``: asynchronous sums in a thread, which overlap with computation.
 
-All communicators that share connections share the thread. Asynchronous operations run in the order
-in which they were started; any other collective waits until all of them are done, so that all
-transfers have the order of the program.
+Communicators that share connections share the thread. Asynchronous operations run in the order in
+which they were started. Any other collective waits until all of them are done. All ranks therefore
+have the same order of transfers, which is the order of the program.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ from gpuflow.core.communicator import Communicator, Groups, Pairs, watch
 
 @record(frozen=False, eq=False)
 class _Sum:
-    """A sum that was begun, and how it ended."""
+    """A started sum: its operands, the event of its completion, and its error, if any."""
 
     communicator: Communicator
     data: Any
@@ -30,7 +30,7 @@ class _Sum:
 
 
 class Worker:
-    """The thread, started when something is begun."""
+    """The thread of asynchronous sums; the first sum starts it."""
 
     def __init__(self) -> None:
         self._waiting: queue.SimpleQueue[_Sum | None] = queue.SimpleQueue()
@@ -39,7 +39,7 @@ class Worker:
         self._thread: threading.Thread | None = None
 
     def begin(self, communicator: Communicator, data: Any, op: str, out: Any) -> None:
-        """Let the thread do a sum, after all that was begun before."""
+        """Queue a sum into ``out``, which identifies it."""
         if self._thread is None:
             self._thread = threading.Thread(target=self._run, name="gpuflow-sums", daemon=True)
             self._thread.start()
@@ -49,7 +49,7 @@ class Worker:
         self._waiting.put(pending)
 
     def end(self, out: Any) -> None:
-        """Wait for the sum that was begun into ``out``.
+        """Wait for the sum into ``out``.
 
         Raises:
             Exception: the error of the operation.
@@ -62,13 +62,13 @@ class Worker:
             raise pending.error
 
     def drain(self) -> None:
-        """Wait for all that was begun."""
+        """Wait for all started sums."""
         if self._last is not None:
             self._last.done.wait()
             self._last = None
 
     def settle(self) -> None:
-        """Wait for all started operations, also those that this thread's program left."""
+        """Wait for all started sums, and drop those that this thread's program did not end."""
         self.drain()
         thread = threading.get_ident()
         for address, pending in list(self._begun.items()):
@@ -76,7 +76,7 @@ class Worker:
                 self._begun.pop(address, None)
 
     def stop(self) -> None:
-        """End the thread, when all is done."""
+        """End the thread after all started sums."""
         if self._thread is not None:
             self._waiting.put(None)
             self._thread = None
@@ -89,19 +89,19 @@ class Worker:
             try:
                 with span("collectives", "all_reduce", bytes=item.data.nbytes):
                     item.communicator.all_reduce(item.data, item.op, item.out)
-            except BaseException as error:  # raised where the program waits
+            except BaseException as error:  # ``end`` raises it
                 item.error = error
             item.done.set()
-            del item  # its arrays must not outlive it while nothing comes
+            del item  # an idle thread must not keep arrays alive
 
 
 class OverlappedCommunicator:
-    """The same collectives; sums may also be begun and ended.
+    """A wrapper that adds asynchronous sums, by ``begin`` and ``end``.
 
     Args:
-        inner: does them.
-        beside: whether asynchronous operations run in the thread; else they run immediately.
-        worker: the thread of its connections.
+        inner: the communicator that runs the collectives.
+        beside: whether sums run in the thread; otherwise ``begin`` runs them synchronously.
+        worker: the thread for the connections of ``inner``.
     """
 
     def __init__(
@@ -111,8 +111,8 @@ class OverlappedCommunicator:
         self.rank, self.size, self.name = inner.rank, inner.size, inner.name
         self._groups: dict[Groups, OverlappedCommunicator] = {}
 
-    def _now(self) -> Communicator:
-        """The communicator, when nothing else is under way."""
+    def _drained(self) -> Communicator:
+        """The inner communicator, after all asynchronous sums are done."""
         self.worker.drain()
         return self.inner
 
@@ -127,32 +127,32 @@ class OverlappedCommunicator:
             self.worker.end(out)
 
     def all_reduce(self, data: Any, op: str, out: Any = None) -> Any:
-        return self._now().all_reduce(data, op, out)
+        return self._drained().all_reduce(data, op, out)
 
     def all_gather(self, data: Any) -> Any:
-        return self._now().all_gather(data)
+        return self._drained().all_gather(data)
 
     def reduce_scatter(self, data: Any) -> Any:
-        return self._now().reduce_scatter(data)
+        return self._drained().reduce_scatter(data)
 
     def all_to_all(self, data: Any) -> Any:
-        return self._now().all_to_all(data)
+        return self._drained().all_to_all(data)
 
     def permute(self, data: Any, pairs: Pairs) -> Any:
-        return self._now().permute(data, pairs)
+        return self._drained().permute(data, pairs)
 
     def broadcast(self, data: Any, root: int) -> Any:
-        return self._now().broadcast(data, root)
+        return self._drained().broadcast(data, root)
 
     def barrier(self) -> None:
-        self._now().barrier()
+        self._drained().barrier()
 
     def split(self, groups: Groups) -> OverlappedCommunicator:
         communicator = self._groups.get(groups)
         if communicator is None:
-            # MPI makes a communicator by a call of all ranks.
+            # Splitting is collective in MPI, so asynchronous sums must be done.
             communicator = OverlappedCommunicator(
-                self._now().split(groups), self.beside, self.worker
+                self._drained().split(groups), self.beside, self.worker
             )
             self._groups[groups] = communicator
         return communicator

@@ -1,9 +1,10 @@
-"""Collectives over sockets: the communicator of CPU processes, on one machine or several.
+"""``SocketCommunicator``: collectives over sockets for CPU processes on one or more machines.
 
-Large sums are ring reductions in two rounds (Patarasuk and Yuan, 2009): in the first each rank
-receives a partial sum of one chunk and adds its own while the remainder still arrives, in the
-second the complete chunks are sent around. Everything else is exchanged directly. The order of
-additions depends on sizes and ranks only, so that results are the same each time, and on all ranks.
+Large sums use the ring all-reduce (Patarasuk and Yuan, 2009). In its reduce-scatter phase, each
+rank receives a partial sum of one chunk and adds its own data while more data arrive. In its
+all-gather phase, complete chunks are sent around. All other collectives exchange data directly. The
+order of additions depends only on sizes and ranks, so results are deterministic and equal on all
+ranks.
 """
 
 from __future__ import annotations
@@ -28,9 +29,9 @@ from gpuflow.parallel.collectives.combine import (
 )
 from gpuflow.parallel.processes.transfers import Call, Links, Receipt
 
-# Sums of fewer bytes are exchanged directly: the ring's steps would take longer than the data.
+# Smaller sums are exchanged directly: the latency of the ring's steps would dominate.
 DIRECT_BYTES = 1 << 15
-# Arriving data are added in blocks that stay in a core's cache.
+# Received data are added in blocks that fit a core's cache.
 BLOCK_BYTES = 1 << 18
 
 
@@ -39,8 +40,8 @@ class SocketCommunicator(Immediate):
 
     Args:
         links: connections of this process.
-        members: ranks of the processes, in the order of the communicator's ranks.
-        name: for messages.
+        members: for each rank of the communicator the rank of the process.
+        name: name of the communicator, for messages.
     """
 
     def __init__(self, links: Links, members: tuple[int, ...], name: str = "processes") -> None:
@@ -59,13 +60,13 @@ class SocketCommunicator(Immediate):
         return Call(operation, self._number, f"{how and f' ({how})'}{of}{self._among}")
 
     def _others(self) -> list[int]:
-        """The other ranks, the next one first, so that not all send to the same one."""
+        """The other ranks, starting with the next one, so that not all send to the same rank."""
         return [(self.rank + k) % self.size for k in range(1, self.size)]
 
     def _exchange_with_all(
         self, call: Call, data_for: Callable[[int], np.ndarray], into: np.ndarray
     ) -> None:
-        """Send ``part_for(k)`` to each rank k, and receive its data in ``into[k]``."""
+        """Send ``data_for(k)`` to each rank k, and receive its data in ``into[k]``."""
         sends = [(self._members[k], bytes_of(data_for(k))) for k in self._others()]
         receipts = [Receipt(self._members[k], bytes_of(into[k : k + 1])) for k in self._others()]
         self._links.exchange(call, sends, receipts)
@@ -87,7 +88,7 @@ class SocketCommunicator(Immediate):
         return finished(total, array.dtype, out)
 
     def _ring(self, call: Call, local: np.ndarray, total: np.ndarray, op: str) -> None:
-        """The ring for flat arrays of at least as many elements as there are ranks."""
+        """Ring all-reduce of flat arrays with at least as many elements as there are ranks."""
         size, function = self.size, OPERATIONS[op]
         after = self._members[(self.rank + 1) % size]
         before = self._members[(self.rank - 1) % size]
@@ -158,7 +159,8 @@ class SocketCommunicator(Immediate):
                 sends = [(peer, payload) for peer in others]
                 receipts = [Receipt(peer, memoryview(bytearray())) for peer in others]
             else:
-                # No data to other ranks than the believed root: two could wait for each other.
+                # An empty message to the root, whose header checks the call. No messages to other
+                # ranks: if ranks disagree about the root, they could wait for each other.
                 sends, receipts = [(source, nothing)], [Receipt(source, payload)]
             self._links.exchange(call, sends, receipts)
         return result
@@ -186,7 +188,7 @@ def _described(dtype: np.dtype, shape: tuple[int, ...]) -> str:
 def _adder(
     function: Callable[..., Any], local: np.ndarray, arriving: np.ndarray, total: np.ndarray
 ) -> Callable[[int], None]:
-    """A function that adds received data, in blocks."""
+    """A callback that adds received data in blocks; its argument is the number of bytes so far."""
     done = 0
 
     def add(count: int) -> None:

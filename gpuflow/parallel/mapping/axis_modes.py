@@ -1,4 +1,4 @@
-"""auto_axes and explicit_axes: functions for which some axes of the mesh have another type."""
+"""``auto_axes`` and ``explicit_axes``: run a function with other types of mesh axes."""
 
 from __future__ import annotations
 
@@ -102,10 +102,10 @@ def _check_present(op: str, name: str, sharding: Any) -> None:
 
 
 def _with_types(mesh: Mesh | AbstractMesh, axes: Any, kind: AxisType) -> Mesh | AbstractMesh:
-    """The mesh with another type of some axes; those that shard_map has taken stay Manual.
+    """The mesh with another type of some axes; manual axes of an enclosing shard_map stay manual.
 
     Raises:
-        KeyError: an axis that it has not.
+        KeyError: if the mesh does not have an axis.
     """
     names: Sequence[Any] = mesh.axis_names if axes is None else axes
     chosen = (names,) if isinstance(names, str) else tuple(names)

@@ -1,4 +1,4 @@
-"""Common code of functions over devices: flattened arguments, one program per signature."""
+"""Common code of pmap and shard_map: a callable that caches one program per signature."""
 
 from __future__ import annotations
 
@@ -16,11 +16,11 @@ Program = TypeVar("Program")
 
 
 class MappedFunction(Generic[Options, Program]):
-    """A user's function, the options of its transformation, and the programs made so far.
+    """A user's function, the options of its transformation, and the cached programs.
 
     Args:
         op: "pmap" or "shard_map", for messages.
-        function: the user's.
+        function: the user's function.
         options: the options of the transformation.
     """
 
@@ -41,15 +41,15 @@ class MappedFunction(Generic[Options, Program]):
     def _find(
         self, key: Hashable, make: Callable[[], Program], keep: Callable[[Program], bool]
     ) -> Program:
-        """The program for a structure and types of arguments, made once.
+        """The cached program of a signature; creates it if it is missing.
 
         Args:
-            key: those, and other dependencies of the program.
-            make: makes it.
-            keep: whether it may serve later calls: not if it closes over tracers.
+            key: structure and types of arguments, and all else that the program depends on.
+            make: creates the program.
+            keep: whether the program may be cached: not if it closes over tracers.
 
         Raises:
-            TypeError: a part of the key is not hashable.
+            TypeError: if a component of the key is not hashable.
         """
         program = self._programs.get(key)
         if program is None:
@@ -60,7 +60,7 @@ class MappedFunction(Generic[Options, Program]):
 
 
 def in_one_memory(leaf: Any) -> Any:
-    """A leaf as programs of one memory take it: the plain array of a sharded one."""
+    """Convert a sharded or distributed array to a plain Array; other leaves are unchanged."""
     kind = type(leaf)
     if kind is ShardedArray:
         return leaf.whole
@@ -68,5 +68,5 @@ def in_one_memory(leaf: Any) -> Any:
 
 
 def has_no_tracers(values: Any) -> bool:
-    """Whether values may be remembered."""
+    """Whether values may be cached: a tracer must not outlive its trace."""
     return not any(isinstance(value, Tracer) for value in values)

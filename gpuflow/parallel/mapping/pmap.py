@@ -1,8 +1,8 @@
-"""pmap: one program over the devices along an axis of its arguments.
+"""``pmap``: run one program on each device along a mapped axis of the arguments.
 
-Devices that share a driver are a batch (docs/design/0016-many-devices.md): the program is jitted
-and mapped like one of vmap, collectives over the axis are its batch rules, and results have
-shardings. Over several memories of a process it is the program of one of them.
+Devices that share a driver are a batch (docs/design/0016-many-devices.md). The function is jitted
+and mapped as in vmap; batching rules implement collectives over the axis; results get shardings.
+Over several memories this batched program runs in each memory, as a ``shard_map_p`` equation.
 """
 
 from __future__ import annotations
@@ -71,7 +71,7 @@ class PmapFunction(MappedFunction[PmapOptions, Mapped], Generic[_P, _T]):
 
     def __init__(self, function: Callable[_P, _T], options: PmapOptions) -> None:
         super().__init__("pmap", function, options)
-        self._spread: dict[int, Memories | None] = {}
+        self._memories_by_size: dict[int, Memories | None] = {}
 
     def __call__(self, *args: _P.args, **kwargs: _P.kwargs) -> _T:
         leaves, mapped = self._prepared(args, kwargs)
@@ -82,7 +82,7 @@ class PmapFunction(MappedFunction[PmapOptions, Mapped], Generic[_P, _T]):
         return tree.unflatten(mapped.out_tree, self._finished(mapped, outs))
 
     def _finished(self, mapped: Mapped, outs: list[Any]) -> list[Any]:
-        """The leaves of the result."""
+        """Convert outputs of the program to leaves of the result: checks and shardings."""
         if mapped.unequal:
             outs = without_tests(mapped, outs, self.name)
         return list(map(functools.partial(_placed, mapped), outs, mapped.targets))
@@ -97,7 +97,7 @@ class PmapFunction(MappedFunction[PmapOptions, Mapped], Generic[_P, _T]):
         return lowered.of_trees(in_tree, mapped.out_tree, self.name, finish)
 
     def _prepared(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> tuple[list[Any], Mapped]:
-        """The leaves of the arguments, and the program for their structure."""
+        """Check the arguments; return their leaves, and the program for their signature."""
         options = self._options
         check(
             all(k < len(args) for k in options.static),
@@ -133,7 +133,7 @@ class PmapFunction(MappedFunction[PmapOptions, Mapped], Generic[_P, _T]):
         settings = None
         if memories is None:
             leaves = [in_one_memory(leaf) for leaf in leaves]
-        else:  # its program is traced here, for the settings in force
+        else:  # the program is traced here, not in jit, so the settings are part of the key
             settings = config.trace_context()
         avals, check_values = operand_avals(leaves), config.environment.check
         key = (in_tree, statics, tuple(axes), size, avals, check_values, settings)
@@ -153,13 +153,13 @@ class PmapFunction(MappedFunction[PmapOptions, Mapped], Generic[_P, _T]):
         return leaves, mapped
 
     def _memories(self, size: int) -> Memories | None:
-        """The memories of the devices along the axis; None if there is one."""
+        """The memories of the devices along the axis; None if there is only one."""
         chosen = devices_for(size, self._options, self.name)
         if is_inside():
             return None
-        if size not in self._spread:
-            self._spread[size] = memories_between(chosen, self._options)
-        return self._spread[size]
+        if size not in self._memories_by_size:
+            self._memories_by_size[size] = memories_between(chosen, self._options)
+        return self._memories_by_size[size]
 
     def _axes(
         self, args: tuple[Any, ...], dynamic: tuple[Any, ...], kwargs: dict[str, Any]
@@ -179,7 +179,7 @@ class PmapFunction(MappedFunction[PmapOptions, Mapped], Generic[_P, _T]):
         avals: Sequence[Any],
         memories: Memories | None,
     ) -> Mapped:
-        """The program of leaves for one structure of arguments."""
+        """Create the program for one signature."""
         options, fixed = self._options, dict(statics)
         neighbors, count = neighbors_of(options), process.count
         name = NO_NAME if options.axis_name is None else options.axis_name
@@ -191,10 +191,10 @@ class PmapFunction(MappedFunction[PmapOptions, Mapped], Generic[_P, _T]):
         axis = AxisData(axis_name, size, has_devices=True)
 
         def user(*values: Any) -> list[Any]:
-            rest, kwargs = tree.unflatten(in_tree, values)
-            others = iter(rest)
-            count = len(rest) + len(fixed)
-            full = [fixed[k] if k in fixed else next(others) for k in range(count)]
+            dynamic_args, kwargs = tree.unflatten(in_tree, values)
+            remaining = iter(dynamic_args)
+            count = len(dynamic_args) + len(fixed)
+            full = [fixed[k] if k in fixed else next(remaining) for k in range(count)]
             result = self._function(*full, **kwargs)
             outs, mapped.out_tree = tree.flatten(result)
             mapped.targets = leaf_axes("pmap", "out_axes", options.out_axes, result)
@@ -228,7 +228,7 @@ class PmapFunction(MappedFunction[PmapOptions, Mapped], Generic[_P, _T]):
 
 
 def _placed(mapped: Mapped, out: Any, target: int | None) -> Any:
-    """Give an output its sharding; a traced one gets a constraint."""
+    """Give an output its sharding; a tracer gets a sharding constraint."""
     whole = whole_of(out)
     if type(whole) is not Array and not isinstance(whole, Tracer):
         return out
@@ -237,7 +237,7 @@ def _placed(mapped: Mapped, out: Any, target: int | None) -> Any:
 
 
 def _constrained(mapped: Mapped, leaf: Any, axis: int | None) -> Any:
-    """Constrain a traced argument to the devices, so that its cotangent is there too."""
+    """Constrain a traced argument to its sharding, so that its cotangent has it too."""
     if not isinstance(leaf, Tracer):
         return leaf
     return sharding_constraint(leaf, mapped.sharding(axis, leaf.aval.ndim))
@@ -302,8 +302,8 @@ def pmap(
         axis_name,
         in_axes,
         out_axes,
-        _numbers("static_broadcasted_argnums", static_broadcasted_argnums),
-        _numbers("donate_argnums", donate_argnums),
+        _argnums("static_broadcasted_argnums", static_broadcasted_argnums),
+        _argnums("donate_argnums", donate_argnums),
         tuple(devices or ()),
         axis_size,
         backend,
@@ -319,6 +319,6 @@ def pmap(
     return PmapFunction(fun, options)
 
 
-def _numbers(what: str, value: int | Sequence[int]) -> tuple[int, ...]:
-    numbers = as_argnums("pmap", what, value)
-    return (numbers,) if isinstance(numbers, int) else numbers
+def _argnums(what: str, value: int | Sequence[int]) -> tuple[int, ...]:
+    argnums = as_argnums("pmap", what, value)
+    return (argnums,) if isinstance(argnums, int) else argnums

@@ -1,4 +1,4 @@
-"""The axis of a pmap: its devices, neighbors, and donated arguments."""
+"""The mapped axis of pmap: its devices, memories and processes; donated arguments."""
 
 from __future__ import annotations
 
@@ -18,12 +18,19 @@ from gpuflow.core.mesh import Mesh
 from gpuflow.runtime.device import Device, devices, process
 from gpuflow.runtime.memories import Memories, first_of_each, memories_of
 
-NO_NAME = "<pmap>"  # an axis without a name, in the mesh of results
+NO_NAME = "<pmap>"  # mesh axis of results, if the user gave no name
 
 
 @record
 class PmapOptions:
-    """The options of ``pmap``."""
+    """The options of ``pmap``; see there.
+
+    Attributes:
+        axis_name, in_axes, out_axes, axis_size, backend: as in ``pmap``.
+        static: positions of static arguments.
+        donated: positions of donated arguments.
+        devices: the devices; empty means the first devices of the platform.
+    """
 
     axis_name: Any = None
     in_axes: Any = 0
@@ -36,22 +43,27 @@ class PmapOptions:
 
 
 def mesh_of(chosen: Sequence[Device], name: Any) -> Mesh:
-    """The devices along the axis."""
+    """The mesh of one axis over these devices."""
     grid = np.empty(len(chosen), object)
     grid[:] = chosen
     return Mesh(grid, (name,))
 
 
 def neighbors_of(options: PmapOptions) -> Across | None:
-    """The part of the axis that is between processes: each maps its own slice, as in JAX."""
+    """The factor of the axis across processes, of which each maps its own slice, as in JAX.
+
+    None if the pmap runs in this process only.
+    """
     alone = process.count == 1 or options.axis_name is None
     if alone or (options.devices and all(device.is_local for device in options.devices)):
         return None
-    # An outer pmap has taken the processes: then the inner axis is this process's.
+    # If an outer pmap spans the processes, the inner axis is within this process.
     if any(isinstance(name, Across) for name, _ in config.axis_env):
         return None
-    there = devices(options.backend)
-    counts = [sum(device.process_index == k for device in there) for k in range(process.count)]
+    all_devices = devices(options.backend)
+    counts = [
+        sum(device.process_index == k for device in all_devices) for k in range(process.count)
+    ]
     check(
         len(set(counts)) == 1,
         lambda: (
@@ -64,7 +76,7 @@ def neighbors_of(options: PmapOptions) -> Across | None:
 
 
 def local_axis_size(options: PmapOptions, name: str) -> int | None:
-    """This process's part of ``axis_size``, which counts the devices of all processes."""
+    """This process's share of ``axis_size``, which counts the devices of all processes."""
     if options.axis_size is None or neighbors_of(options) is None:
         return options.axis_size
     check(
@@ -79,24 +91,24 @@ def local_axis_size(options: PmapOptions, name: str) -> int | None:
 
 
 def is_inside() -> bool:
-    """Whether this is traced for a program of one of several memories."""
+    """Whether the current trace is for a program of one of several memories."""
     return any(isinstance(name, Across) for name, _ in config.trace_context().axis_env)
 
 
 def memories_between(chosen: Sequence[Device], options: PmapOptions) -> Memories | None:
-    """The memories of the devices of this process; None if there is one.
+    """The memories of this process's devices; None if there is only one.
 
     Raises:
-        ValueError: other processes have not as many.
+        ValueError: if processes have different numbers of devices or memories.
     """
     name = NO_NAME if options.axis_name is None else options.axis_name
     memories = memories_of(mesh_of(chosen, name)) if chosen else None
     if memories is None or neighbors_of(options) is None:
         return memories
-    there = options.devices or devices(chosen[0].platform)
+    all_devices = options.devices or devices(chosen[0].platform)
     team: list[Device] = []
-    for number in range(process.count):
-        theirs = [device for device in there if device.process_index == number]
+    for rank in range(process.count):
+        theirs = [device for device in all_devices if device.process_index == rank]
         team += first_of_each(theirs[: len(chosen)])
     check(
         len(team) == process.count * len(memories.devices),
@@ -110,12 +122,12 @@ def memories_between(chosen: Sequence[Device], options: PmapOptions) -> Memories
 
 
 def in_scope(across: Across, count: int) -> AbstractContextManager[None]:
-    """The user's name is the axis of memories, followed by the devices of one, row-major."""
+    """Alias the user's axis name to two axes, row-major: memories, then devices within one."""
     return extend_axes((across, count), aliases={across.name: (across, Within(across.name))})
 
 
 def donated_leaves(dynamic: Sequence[Any], options: PmapOptions) -> tuple[int, ...]:
-    """The numbers of the leaves of donated arguments."""
+    """The indices of the leaves of donated arguments."""
     positions = [k for k in range(len(dynamic) + len(options.static)) if k not in options.static]
     flags: list[bool] = []
     for position, arg in zip(positions, dynamic, strict=False):
@@ -124,22 +136,22 @@ def donated_leaves(dynamic: Sequence[Any], options: PmapOptions) -> tuple[int, .
 
 
 def devices_for(size: int, options: PmapOptions, name: str) -> tuple[Device, ...]:
-    """The devices of an axis.
+    """This process's devices along an axis of ``size`` elements.
 
     Raises:
-        ValueError: there are not enough, or not as many as were given.
+        ValueError: if there are not enough, or not as many as the user gave.
     """
     requested = options.devices
-    there = tuple(device for device in requested or devices(options.backend) if device.is_local)
+    local = tuple(device for device in requested or devices(options.backend) if device.is_local)
     check(
-        size == len(there) if requested else size <= len(there),
+        size == len(local) if requested else size <= len(local),
         lambda: (
             f"[pmap] the mapped axis of {name} must have "
             f"{'one element' if requested else 'at most one'} for each "
-            f"{'given device' if requested else 'device'}; got size {size} for {len(there)} "
-            f"devices. Fix: reshape to ({len(there)}, {size}//{len(there)}, ...), use vmap, or "
+            f"{'given device' if requested else 'device'}; got size {size} for {len(local)} "
+            f"devices. Fix: reshape to ({len(local)}, {size}//{len(local)}, ...), use vmap, or "
             f"start with GPUFLOW_CPU_DEVICES={size}."
         ),
         ValueError,
     )
-    return there[:size]
+    return local[:size]

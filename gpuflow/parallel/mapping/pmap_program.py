@@ -1,4 +1,4 @@
-"""The program of a pmap for one structure of arguments, and checks of its outputs."""
+"""The program of a pmap for one signature, and comparison of outputs between devices."""
 
 from __future__ import annotations
 
@@ -26,16 +26,18 @@ class Mapped:
     """The program for arguments of one structure and type.
 
     Attributes:
-        run: the jitted function of leaves.
-        devices: one for each element of the axis.
-        name: of the axis, for meshes.
-        memories: where it runs; None: in one memory.
-        axes: the mapped axis of each leaf.
-        donated: the numbers of donated leaves.
+        run: the jitted function of leaves, used if there is one memory.
+        devices: one device for each element of the axis.
+        name: name of the mesh axis.
+        memories: the memories that run it; None if there is only one.
+        axes: the mapped axis of each leaf; None if it is replicated.
+        donated: indices of donated leaves.
         traced, consts: the program of one of several memories, and its captured values.
-        out_tree, targets: of the outputs, known once it was traced.
-        unequal: names of the outputs that are made to compare them.
-        shardings: by where the axis is and the rank.
+        out_tree: structure of the outputs; set by tracing.
+        targets: mapped axis of each output; set by tracing.
+        unequal: names of outputs that may differ between devices, although out_axes is None. The
+            program returns all their elements as additional outputs, to compare them.
+        shardings: cache of ``sharding``.
     """
 
     run: JitFunction[..., Any]
@@ -52,7 +54,7 @@ class Mapped:
     shardings: dict[tuple[int | None, int], NamedSharding] = field(default_factory=dict)
 
     def sharding(self, target: int | None, rank: int) -> NamedSharding:
-        """The sharding of an array of ``rank`` dimensions."""
+        """The sharding of an array of ``rank`` dimensions, whose mapped axis is ``target``."""
         sharding = self.shardings.get((target, rank))
         if sharding is None:
             before = 0 if target is None else target % rank
@@ -62,12 +64,12 @@ class Mapped:
         return sharding
 
     def in_shardings(self, avals: Sequence[Any]) -> tuple[NamedSharding, ...]:
-        """The shardings of arguments."""
+        """The shardings of the arguments."""
         pairs = safe_zip(self.axes, avals)
         return tuple(self.sharding(axis, aval.ndim) for axis, aval in pairs)
 
     def in_memories(self, leaves: Sequence[Any], avals: Sequence[Any], name: str) -> list[Any]:
-        """The outputs of a program that runs in several memories."""
+        """Run or record the program in several memories, and return its outputs."""
         assert self.memories is not None and self.traced is not None
         ranks = [aval.ndim for aval in self.traced.out_avals]
         targets = [*self.targets, *[0] * len(self.unequal)]
@@ -84,10 +86,10 @@ class Mapped:
 
 
 def without_tests(mapped: Mapped, outs: Sequence[Any], name: str) -> list[Any]:
-    """The outputs without those that were made to compare them: GPUFLOW_CHECK=1.
+    """Compare the additional outputs of GPUFLOW_CHECK=1, and drop them.
 
     Raises:
-        ValueError: an output of out_axes=None differs between devices.
+        ValueError: if an output with out_axes=None differs between devices.
     """
     count = len(mapped.targets)
     for out, which in zip(outs[count:], mapped.unequal, strict=True):

@@ -1,8 +1,8 @@
-"""shard_map: a program for the blocks of arrays, one block for each device of a mesh.
+"""``ShardMapFunction``: map a program over blocks of arrays, one for each device of a mesh.
 
-Devices that share a driver are a batch: blocks become rows, the program is mapped over each axis of
-the mesh, and collectives over it are its batch rules (docs/design/0016-many-devices.md). Over
-several memories the program of one is a separate op, see shard_map_call.py.
+Devices that share a driver are a batch (docs/design/0016-many-devices.md). Mesh axes become leading
+batch axes of blocks, the program is mapped over each of them, and batching rules implement the
+collectives. Over several memories the program of one is a separate op, see shard_map_call.py.
 """
 
 from __future__ import annotations
@@ -45,15 +45,16 @@ from gpuflow.transforms.batching import batch_flat
 
 @record(frozen=False)
 class _Blocks:
-    """The program for one structure of arguments; its result types are known after tracing.
+    """The program for one signature.
 
     Attributes:
+        memories: the memories that run it; None if there is only one.
+        within: from a mesh axis to its number of elements in a memory.
+        names: from a mesh axis to the name of its factor within a memory.
         run: ``(*leaves) -> leaves``, on the shards of a memory.
-        memories: where it runs; None: in one memory.
-        within: how many elements of each axis a memory has.
-        names: for each axis the name of its elements in a memory.
-        jitted: the program in one memory.
+        jitted: ``run`` as a jitted function, if there is one memory.
         traced, consts: the program of one of several memories, and its captured values.
+        out_tree, specs: structure and specs of the outputs; set by tracing.
     """
 
     memories: Memories | None
@@ -67,7 +68,7 @@ class _Blocks:
     specs: list[PartitionSpec] = field(default_factory=list)
 
     def scope(self) -> AbstractContextManager[None]:
-        """Alias the user's axes to their components between memories and within one."""
+        """Alias the user's axes to their factors across memories and within one."""
         memories = self.memories
         if memories is None:
             return nullcontext()
@@ -95,7 +96,7 @@ class ShardMapFunction(MappedFunction[ShardMapOptions, _Blocks]):
         if memories is None:
             leaves = [in_one_memory(leaf) for leaf in leaves]
         avals = operand_avals(leaves)
-        # A program of several memories is traced here, for the settings in force.
+        # Programs of several memories are traced here, not in jit, so settings are part of the key.
         settings = None if memories is None else config.trace_context()
         blocks = self._find(
             (in_tree, tuple(specs), avals, settings),
@@ -107,8 +108,8 @@ class ShardMapFunction(MappedFunction[ShardMapOptions, _Blocks]):
         elif thread_state.trace is eval_trace:
             outs = [self._placed(blocks, x, k) for k, x in enumerate(blocks.jitted(*leaves))]
         else:
-            outs = blocks.run(*map(self._asking, leaves, specs))
-            outs = list(map(self._asking, outs, blocks.specs))
+            outs = blocks.run(*map(self._constrained, leaves, specs))
+            outs = list(map(self._constrained, outs, blocks.specs))
         return tree.unflatten(blocks.out_tree, outs)
 
     def _bind(
@@ -134,20 +135,20 @@ class ShardMapFunction(MappedFunction[ShardMapOptions, _Blocks]):
 
     @cached_property
     def _sharding(self) -> Callable[[PartitionSpec], NamedSharding]:
-        """The sharding that a spec says, one object for equal specs."""
+        """A cached function from a spec to its sharding: one object for equal specs."""
         mesh = self._options.mesh
         return functools.cache(lambda spec: NamedSharding(mesh, spec))
 
-    def _asking(self, value: Any, spec: PartitionSpec) -> Any:
+    def _constrained(self, value: Any, spec: PartitionSpec) -> Any:
         """Constrain a traced value to the sharding of a spec."""
         sharding = self._sharding(spec)
         return sharding_constraint(value, sharding) if isinstance(value, Tracer) else value
 
-    def _placed(self, blocks: _Blocks, out: Any, number: int) -> Any:
+    def _placed(self, blocks: _Blocks, out: Any, index: int) -> Any:
         whole = whole_of(out)
         if type(whole) is not Array:
             return out
-        return with_sharding(whole, self._sharding(blocks.specs[number]))
+        return with_sharding(whole, self._sharding(blocks.specs[index]))
 
     def _make(
         self,
@@ -175,7 +176,7 @@ class ShardMapFunction(MappedFunction[ShardMapOptions, _Blocks]):
         return blocks
 
     def _user(self, blocks: _Blocks, in_tree: Any, *values: Any) -> list[Any]:
-        """The user's function of leaves."""
+        """Call the user's function on leaves; records structure and specs of the outputs."""
         result = self._function(*tree.unflatten(in_tree, values))
         outs, blocks.out_tree = tree.flatten(result)
         blocks.specs = specs_of("out_specs", self._options.out_specs, result, self.name)
@@ -191,16 +192,19 @@ class ShardMapFunction(MappedFunction[ShardMapOptions, _Blocks]):
 
     def _level(
         self,
-        number: int,
+        depth: int,
         blocks: _Blocks,
         specs: Sequence[PartitionSpec],
         user: Callable[..., list[Any]],
     ) -> Callable[..., list[Any]]:
-        """The program for the blocks at one index along the first ``number`` axes."""
+        """The program for blocks at one index along the first ``depth`` axes.
+
+        The recursion wraps the user's function in one batching level per mesh axis.
+        """
         axes = self._options.axes
-        if number == len(axes):
+        if depth == len(axes):
             return user
-        name, inner = axes[number], self._level(number + 1, blocks, specs, user)
+        name, inner = axes[depth], self._level(depth + 1, blocks, specs, user)
         axis = AxisData(
             blocks.names[name],
             blocks.within[name],
@@ -226,7 +230,7 @@ class ShardMapFunction(MappedFunction[ShardMapOptions, _Blocks]):
         program: Callable[..., list[Any]],
         *leaves: Any,
     ) -> list[Any]:
-        """The program on arrays, or on the shards of a memory."""
+        """Run the program on whole arrays, or on the shards of a memory."""
         axes, sizes = self._options.axes, blocks.within
         operands = [into_blocks(leaf, spec, axes, sizes) for leaf, spec in safe_zip(leaves, specs)]
         with blocks.scope():
@@ -239,7 +243,7 @@ class ShardMapFunction(MappedFunction[ShardMapOptions, _Blocks]):
     def _gathered(
         self, out: Any, dim: int | None, name: Any, blocks: _Blocks, is_uniform: bool, k: int
     ) -> Any:
-        """An output with the axis in front if its spec names it, and without it otherwise."""
+        """Move the axis of an output to the front if its spec names it, else remove it."""
         spec = blocks.specs[k]
         if name in all_names(spec):
             return _in_front(out, dim, blocks.within[name])
@@ -255,7 +259,7 @@ class ShardMapFunction(MappedFunction[ShardMapOptions, _Blocks]):
             ),
             ValueError,
         )
-        # Unchecked, each device has a cotangent of its own.
+        # Without check_vma each device has a separate cotangent.
         return first_element(out, dim) if self._options.check_vma else equal_element(out, dim)
 
 

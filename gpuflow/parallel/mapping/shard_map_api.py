@@ -1,4 +1,8 @@
-"""shard_map as users call it: which mesh and which specs hold is known when it is called."""
+"""The public function ``shard_map``: each call resolves the mesh and the specs.
+
+The mesh may come from the context or from arguments, and specs from explicit axes. ``shard_map``
+(the module) then runs the function for this mesh and these specs.
+"""
 
 from __future__ import annotations
 
@@ -31,8 +35,8 @@ class ShardMapped:
     """A function of whole arrays; see ``shard_map``.
 
     Args:
-        function: the user's, of blocks.
-        mesh: a Mesh, an AbstractMesh, or None: that of the context.
+        function: the user's function of blocks.
+        mesh: a Mesh, an AbstractMesh, or None for the mesh of the context.
         in_specs, out_specs, axis_names, check_vma: see ``shard_map``.
     """
 
@@ -51,7 +55,7 @@ class ShardMapped:
         self._out_specs, self._axis_names, self._check_vma = out_specs, axis_names, check_vma
         self._functions: dict[Any, ShardMapFunction] = {}
         if isinstance(mesh, Mesh) and in_specs is not INFERRED:
-            self._of(mesh, in_specs, ())  # its errors belong to the call of shard_map
+            self._function_for(mesh, in_specs, ())  # raises errors at the call of shard_map
 
     def __repr__(self) -> str:
         return f"<shard_map of {name_of(self._function)}>"
@@ -65,17 +69,19 @@ class ShardMapped:
         mesh = self._concrete_mesh(leaves)
         if self._in_specs is INFERRED:
             specs = tuple(_spec_of(leaf, mesh, self._axes(mesh)) for leaf in leaves)
-            return self._of(mesh, INFERRED, (tree.structure(args), specs), args)(*leaves)
+            return self._function_for(mesh, INFERRED, (tree.structure(args), specs), args)(*leaves)
         statics = [] if all(map(is_value, leaves)) else self._statics(args, leaves)
         if not statics:
             _check_agreement(leaves, self._in_specs, args, mesh)
-            return self._of(mesh, self._in_specs, ())(*args)
-        numbers = {k for k, _, _ in statics}
-        rest = [leaf for k, leaf in enumerate(leaves) if k not in numbers]
-        return self._of(mesh, self._in_specs, (tree.structure(args), *statics), args)(*rest)
+            return self._function_for(mesh, self._in_specs, ())(*args)
+        static_indices = {k for k, _, _ in statics}
+        dynamic_leaves = [leaf for k, leaf in enumerate(leaves) if k not in static_indices]
+        return self._function_for(mesh, self._in_specs, (tree.structure(args), *statics), args)(
+            *dynamic_leaves
+        )
 
     def _statics(self, args: tuple[Any, ...], leaves: Sequence[Any]) -> list[Any]:
-        """Arguments that are not arrays and have the spec None: they are passed unchanged."""
+        """Static arguments: those that are not arrays and have the spec None."""
         specs = tree.broadcast_prefix(self._in_specs, args, "shard_map in_specs")
         statics = [
             (k, type(leaf), leaf)
@@ -92,6 +98,14 @@ class ShardMapped:
         return statics
 
     def _concrete_mesh(self, leaves: Sequence[Any]) -> Mesh:
+        """The mesh of the call.
+
+        For an AbstractMesh, the devices are those of the current mesh or of an argument's sharding;
+        for traced arguments the first devices.
+
+        Raises:
+            ValueError: if there is no mesh.
+        """
         mesh = config.mesh if self._mesh is None else self._mesh
         check(
             isinstance(mesh, Mesh | AbstractMesh) and not mesh.empty,
@@ -122,10 +136,10 @@ class ShardMapped:
         return make_mesh(mesh.axis_sizes, mesh.axis_names, mesh.axis_types)
 
     def _axes(self, mesh: Mesh) -> tuple[Any, ...]:
-        """The axes over which the program is written, in the mesh's order.
+        """The manual axes of the function, in the mesh's order.
 
         Raises:
-            ValueError: names that the mesh has not, or that an enclosing shard_map has taken.
+            ValueError: if the mesh lacks an axis, or an axis is manual in an enclosing shard_map.
         """
         unknown = [name for name in self._axis_names if name not in mesh.axis_names]
         check(
@@ -138,7 +152,7 @@ class ShardMapped:
         )
         axes = tuple(n for n in mesh.axis_names if not self._axis_names or n in self._axis_names)
         outer = config.mesh
-        taken = (
+        occupied = (
             ()
             if outer is None
             else tuple(
@@ -148,28 +162,36 @@ class ShardMapped:
             )
         )
         check(
-            not taken,
+            not occupied,
             lambda: (
-                f"[shard_map] axes must not be those of an enclosing shard_map; got {taken} of "
+                f"[shard_map] axes must not be those of an enclosing shard_map; got {occupied} of "
                 f"{outer}. Fix: axis_names= of the others."
             ),
             ValueError,
         )
         return axes
 
-    def _of(
+    def _function_for(
         self, mesh: Mesh, in_specs: Any, more: tuple[Any, ...], args: tuple[Any, ...] = ()
     ) -> ShardMapFunction:
-        """The function for a mesh; ``more``: further arguments besides arrays."""
+        """The cached ShardMapFunction for a mesh.
+
+        Args:
+            mesh: the mesh.
+            in_specs: the specs, or ``INFERRED``.
+            more: the treedef of the arguments, then the inferred specs or the static arguments; ()
+                if all arguments are arrays with given specs.
+            args: the arguments.
+        """
         key = mesh, more, config.mesh
         mapped = self._functions.get(key)
         if mapped is None:
             function, specs = self._function, in_specs
             if in_specs is INFERRED:
-                function, specs = _of_leaves(function, more[0], {}), more[1]
+                function, specs = _with_static_leaves(function, more[0], {}), more[1]
             elif more:
                 static_leaves = {k: leaf for k, _, leaf in more[1:]}
-                function = _of_leaves(function, more[0], static_leaves)
+                function = _with_static_leaves(function, more[0], static_leaves)
                 specs = tree.broadcast_prefix(in_specs, args, "shard_map in_specs")
                 specs = tuple(spec for k, spec in enumerate(specs) if k not in static_leaves)
             specs = tuple(specs) if type(specs) is list else specs
@@ -179,10 +201,10 @@ class ShardMapped:
         return mapped
 
 
-def _of_leaves(
+def _with_static_leaves(
     function: Callable[..., Any], treedef: Any, static_leaves: dict[int, Any]
 ) -> Callable[..., Any]:
-    """A function of the leaves of its arguments, but for those that are given."""
+    """The function as one of the leaves of its arguments, with static leaves inserted."""
 
     @functools.wraps(function)
     def call(*rest: Any) -> Any:
@@ -203,7 +225,7 @@ def _is_like(mesh: Mesh, abstract: AbstractMesh) -> bool:
 
 
 def _explicit_spec(leaf: Any, mesh: Mesh) -> PartitionSpec | None:
-    """The spec of an array whose type has it: on a mesh of explicit axes."""
+    """The spec that is part of an array's type, on a mesh with explicit axes; else None."""
     if not isinstance(leaf, Array) or _is_traced(leaf):
         return None
     sharding = leaf.sharding
@@ -213,10 +235,10 @@ def _explicit_spec(leaf: Any, mesh: Mesh) -> PartitionSpec | None:
 
 
 def _spec_of(leaf: Any, mesh: Mesh, axes: Sequence[Any]) -> PartitionSpec:
-    """The spec of an argument for which none was given.
+    """Infer the spec of an argument from its sharding.
 
     Raises:
-        TypeError: the mesh's axes are not explicit, or the argument is traced.
+        TypeError: if axes of the mesh are not explicit, or the argument is traced.
     """
     kinds = dict(zip(mesh.axis_names, mesh.axis_types, strict=True))
     check(
@@ -232,10 +254,10 @@ def _spec_of(leaf: Any, mesh: Mesh, axes: Sequence[Any]) -> PartitionSpec:
 
 
 def _check_agreement(leaves: Sequence[Any], in_specs: Any, args: Any, mesh: Mesh) -> None:
-    """Check that in_specs agree with the types of arrays on explicit axes.
+    """Check that in_specs match the types of arrays on explicit axes.
 
     Raises:
-        ValueError: they do not.
+        ValueError: if they do not.
     """
     if AxisType.Explicit not in mesh.axis_types:
         return

@@ -1,8 +1,9 @@
-"""A shard_map over several memories as an op: it holds the program of one memory.
+"""``shard_map_p``: a shard_map over several memories as a primitive, and its rules.
 
-Its operands and results are whole arrays; the program's are the shards of a memory. The copies of a
-value in different memories are equal, so a cotangent of the value is divided equally among them,
-and their cotangents are summed.
+The equation holds the program of one memory. Operands and results are whole arrays; those of the
+program are a memory's shards. Replicas of a value in several memories are equal. Transposition
+therefore divides the cotangent of a replicated output equally among them, and sums the cotangents
+of a replicated operand.
 """
 
 from __future__ import annotations
@@ -42,7 +43,7 @@ def local_aval(aval: ShapedArray, sharding: NamedSharding, memories: Memories) -
 
 
 def whole_aval(aval: ShapedArray, sharding: NamedSharding, memories: Memories) -> ShapedArray:
-    """The array of which a memory has this."""
+    """The type of the whole array for that of a memory's shard."""
     return aval.update(shape=_scaled(aval.shape, sharding, memories, lambda a, b: a * b))
 
 
@@ -74,11 +75,12 @@ def bind_shard_map(
 
     Args:
         jaxpr: the program; its constants are its first inputs.
-        operands, consts: whole arrays for its inputs; every memory gets the whole of constants.
-        name: for messages.
-        memories: where it runs.
-        in_shardings, out_shardings: of the operands and results.
-        donated: which operands' memory may be used; none if empty.
+        operands: whole arrays.
+        consts: values of the constants, which are replicated in every memory.
+        name: name of the function, for messages.
+        memories: the memories that run it.
+        in_shardings, out_shardings: shardings of operands and results.
+        donated: for each operand whether it is donated; if empty, no operand is.
     """
     whole = NamedSharding(memories.blocks, PartitionSpec())
     return shard_map_p.bind(
@@ -93,7 +95,7 @@ def bind_shard_map(
     )
 
 
-def _again(
+def _bind_derived(
     jaxpr: ClosedJaxpr,
     name: str,
     operands: Sequence[Any],
@@ -166,7 +168,7 @@ def _jvp(
     nonzeros = tuple(type(tangent) is not Zero for tangent in tangents)
     derivative, out_nonzeros = jvp_jaxpr(jaxpr, nonzeros, False)
     nonzero_tangents = [tangent for tangent in tangents if type(tangent) is not Zero]
-    results = _again(
+    results = _bind_derived(
         derivative,
         f"jvp({name})",
         [*primals, *nonzero_tangents],
@@ -198,19 +200,20 @@ def _linearize(
     out_shardings: Shardings,
     donated: Sequence[bool],
 ) -> tuple[Any, ...]:
+    """The linearize rule; residuals are sharded over all memories, along a new first axis."""
     del donated  # of the call, not of derived programs
     known, linear, out_nonzeros, count = linearize_jaxpr(jaxpr, nonzeros)
     stacked = NamedSharding(memories.blocks, PartitionSpec(memories.names))
     evaluation, tangents = jaxpr.jaxpr.memo(
-        ("shard_map", nonzeros), lambda: _with_rows(known, ClosedJaxpr(linear), count)
+        ("shard_map", nonzeros), lambda: _with_memory_axis(known, ClosedJaxpr(linear), count)
     )
-    outs = _again(
+    outs = _bind_derived(
         evaluation, name, primals, memories, in_shardings, [*out_shardings, *[stacked] * count]
     )
     split = len(outs) - count
 
     def tangent_function(residuals: Sequence[Any], *nonzero_tangents: Any) -> list[Any]:
-        return _again(
+        return _bind_derived(
             tangents,
             f"linear({name})",
             [*residuals, *nonzero_tangents],
@@ -222,10 +225,10 @@ def _linearize(
     return outs[:split], out_nonzeros, outs[split:], tangent_function
 
 
-def _with_rows(
+def _with_memory_axis(
     known: ClosedJaxpr, linear: ClosedJaxpr, count: int
 ) -> tuple[ClosedJaxpr, ClosedJaxpr]:
-    """The programs with a new first dimension for residuals, along which memories differ."""
+    """Give residuals a new first axis over the memories, since each memory has different ones."""
 
     def evaluation(*primals: Any) -> list[Any]:
         outs = known(*primals)
@@ -267,9 +270,11 @@ def _transpose(
     grad_shardings = _selected(_selected(in_shardings, undefined), out_nonzeros)
     program = jaxpr.jaxpr.memo(
         ("shared", undefined, nonzeros, memories, in_shardings, out_shardings),
-        lambda: _shared(backward, len(known), cotangent_shardings, grad_shardings, memories),
+        lambda: _backward_of_replicas(
+            backward, len(known), cotangent_shardings, grad_shardings, memories
+        ),
     )
-    gradients = _again(
+    gradients = _bind_derived(
         program,
         f"transpose({name})",
         [*[operands[k] for k in known], *[ct for ct in cotangents if type(ct) is not Zero]],
@@ -280,24 +285,31 @@ def _transpose(
     return operand_cotangents(operands, gradients, out_nonzeros)
 
 
-def _shared(
+def _backward_of_replicas(
     backward: ClosedJaxpr,
     count: int,
     cotangent_shardings: Sequence[NamedSharding],
     grad_shardings: Sequence[NamedSharding],
     memories: Memories,
 ) -> ClosedJaxpr:
-    """The backward pass with cotangents divided among copies, and summed afterwards."""
+    """The backward pass for replicas: divides incoming cotangents, and sums resulting ones.
+
+    Args:
+        backward: ``(*known operands, *cotangents) -> operand cotangents`` of one memory.
+        count: the number of known operands.
+        cotangent_shardings, grad_shardings: shardings of cotangents and results.
+        memories: the memories that run it.
+    """
 
     def shared(*values: Any) -> list[Any]:
         cotangents = []
         for value, sharding in safe_zip(values[count:], cotangent_shardings):
-            copies = prod(memories.between[name] for name in _others(sharding, memories))
+            copies = prod(memories.between[name] for name in _replicated_axes(sharding, memories))
             share = constant(value, 1 / copies) if copies > 1 else None
             cotangents.append(value if share is None else mul(value, share))
         results = []
         for result, sharding in safe_zip(backward(*values[:count], *cotangents), grad_shardings):
-            across = tuple(memories.across(name) for name in _others(sharding, memories))
+            across = tuple(memories.across(name) for name in _replicated_axes(sharding, memories))
             results.append(
                 psum_p.bind(result, axes=across, axis_index_groups=None) if across else result
             )
@@ -306,8 +318,8 @@ def _shared(
     return _traced(shared, backward.in_avals)
 
 
-def _others(sharding: NamedSharding, memories: Memories) -> list[Any]:
-    """The axes between memories along which they have copies."""
+def _replicated_axes(sharding: NamedSharding, memories: Memories) -> list[Any]:
+    """The axes across memories along which values of this sharding are replicated."""
     split_names = all_names(sharding.spec)
     return [name for name in memories.names if name not in split_names]
 
@@ -335,7 +347,7 @@ def _batch(
             for sharding, flag in safe_zip(shardings, flags)
         ]
 
-    outs = _again(
+    outs = _bind_derived(
         mapped,
         name,
         moved,

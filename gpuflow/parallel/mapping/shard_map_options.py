@@ -1,4 +1,4 @@
-"""The options of shard_map, and checks of arguments against them."""
+"""The resolved options of shard_map, and checks of arguments against them."""
 
 from __future__ import annotations
 
@@ -20,17 +20,22 @@ from gpuflow.core.sharding import PartitionSpec, names_of
 
 @record
 class ShardMapOptions:
-    """The options of ``shard_map``."""
+    """The options of ``shard_map``.
+
+    Attributes:
+        mesh, in_specs, out_specs, check_vma: as in ``shard_map``.
+        axes: the manual axes, in the mesh's order.
+    """
 
     mesh: Mesh
     in_specs: Any
     out_specs: Any
     check_vma: bool
-    axes: tuple[Any, ...]  # those over which the program is written, in the mesh's order
+    axes: tuple[Any, ...]
 
     @cached_property
     def inner_mesh(self) -> Mesh:
-        """The mesh inside the program: the axes over which it is written are manual."""
+        """The mesh inside the function, where ``axes`` are manual."""
         mesh = self.mesh
         types = zip(mesh.axis_names, mesh.axis_types, strict=True)
         inner_types = [AxisType.Manual if name in self.axes else kind for name, kind in types]
@@ -53,8 +58,8 @@ def check_inputs(
     """Check that arguments are arrays that their specs divide.
 
     Raises:
-        TypeError: an argument is not an array.
-        ValueError: a spec does not fit.
+        TypeError: if an argument is not an array.
+        ValueError: if a spec does not match the mesh, or does not divide an argument.
     """
     names = functools.cache(lambda: argument_names(function, tuple(args), {}))
     for k, (leaf, spec) in enumerate(safe_zip(leaves, specs)):
@@ -91,7 +96,7 @@ def counts_of(
     """The number of blocks of each dimension.
 
     Raises:
-        ValueError: the spec does not fit the shape and the mesh.
+        ValueError: if the spec does not match the rank or the mesh.
     """
     check(
         len(spec) <= len(shape),

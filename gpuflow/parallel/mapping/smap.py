@@ -1,4 +1,4 @@
-"""smap: shard_map over one axis of the mesh, with array axes instead of specs."""
+"""``smap``: shard_map over one axis of the mesh, with array axes instead of specs."""
 
 from __future__ import annotations
 
@@ -92,7 +92,7 @@ def smap(
 
 
 def _specs(what: str, axes: Any, name: Any) -> Any:
-    """PartitionSpecs in place of axes."""
+    """Convert a tree of array axes to PartitionSpecs over the mesh axis ``name``."""
 
     def spec(axis: Any) -> PartitionSpec:
         if axis is None:

@@ -1,4 +1,4 @@
-"""Blocks of arrays: slicing by specs, and arrays split into and assembled from blocks."""
+"""Conversion of arrays to blocks by a PartitionSpec, and back; layout operations only."""
 
 from __future__ import annotations
 
@@ -20,11 +20,17 @@ def all_names(spec: PartitionSpec) -> list[Any]:
 
 
 def specs_of(what: str, prefix: Any, value: Any, name: str) -> list[PartitionSpec]:
-    """The spec of each leaf; None means an empty one.
+    """The spec of each leaf; None means an empty spec.
+
+    Args:
+        what: "in_specs" or "out_specs", for messages.
+        prefix: a tree prefix of specs.
+        value: the pytree.
+        name: name of the function, for messages.
 
     Raises:
-        TypeError: something else than a PartitionSpec.
-        ValueError: no tree prefix.
+        TypeError: if an entry is not a PartitionSpec.
+        ValueError: if ``prefix`` is not a tree prefix of ``value``.
     """
     specs = tree.broadcast_prefix(prefix, value, f"shard_map {what}")
     for spec in specs:
@@ -40,7 +46,14 @@ def specs_of(what: str, prefix: Any, value: Any, name: str) -> list[PartitionSpe
 
 
 def into_blocks(x: Any, spec: PartitionSpec, axes: Sequence[Any], sizes: Mapping[Any, int]) -> Any:
-    """The blocks of an array: mesh axes first, in their order, then a block's dimensions."""
+    """Split an array into blocks: dimensions of mesh axes first, then those of a block.
+
+    Args:
+        x: the array.
+        spec: for each dimension the mesh axes that it is split over.
+        axes: all mesh axes, in order.
+        sizes: the size of each mesh axis.
+    """
     names = all_names(spec)
     if not names:
         return x

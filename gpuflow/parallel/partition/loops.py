@@ -1,4 +1,4 @@
-"""Loops and branches of programs over several memories: their bodies are partitioned."""
+"""SPMD partitioning of loops and branches: their bodies are partitioned, and bound again."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from gpuflow.core.jaxpr import ClosedJaxpr, Eqn
 from gpuflow.core.lowering import ScanForm, WhileForm
 from gpuflow.parallel.partition.resharding import DimAxes, needed
 
-# ``(value, dim_axes) -> Split``
+# The constructor of Split, ``(value, dim_axes) -> Split``; an import would be a cycle.
 Make = Callable[[Any, DimAxes], Any]
 
 
@@ -29,9 +29,9 @@ def partition_loop(
 
     Args:
         partitioner: the Partitioner.
-        eqn: of a loop.
+        eqn: the equation of a loop.
         operands: its operands, as Split.
-        make_split: makes a Split.
+        make_split: the constructor of Split.
         wanted: the mesh axes with which its results are read, if known.
     """
     rule = eqn.primitive.lower
@@ -43,7 +43,7 @@ def partition_loop(
 
 
 def _followed(partitioner: Any, eqn: Eqn, operands: Sequence[Any]) -> list[DimAxes]:
-    """Mesh axes of results that follow the operands."""
+    """Propagate mesh axes from operands to results."""
     memories = partitioner.memories
     result_axes = mesh_axes_of_results(eqn, [x.dim_axes for x in operands], memories.mesh)
     return [tuple(needed(names, memories) for names in dim_axes) for dim_axes in result_axes]
@@ -69,7 +69,7 @@ def _scan(
 ) -> list[Any]:
     first, split = form.num_consts, form.num_consts + form.num_carry
     consts = [x.dim_axes for x in operands[:first]]
-    # Every memory goes through all elements.
+    # The scanned axis is not split: every memory iterates over all elements.
     elements = [((), *x.dim_axes[1:]) for x in operands[split:]]
     followed = _followed(partitioner, eqn, operands)
     carries = _either(followed[: form.num_carry], [x.dim_axes for x in operands[first:split]])
@@ -111,7 +111,7 @@ def partition_branch(
     make_split: Make,
     wanted: Sequence[DimAxes | None],
 ) -> list[Any]:
-    """Partition branches, whose results are split alike; arguments as in ``partition_loop``."""
+    """Partition branches, whose results have the same mesh axes; Args as in ``partition_loop``."""
     rule = eqn.primitive.lower
     assert rule.branches is not None
     operand_axes = [x.dim_axes for x in operands]

@@ -1,4 +1,4 @@
-"""Run programs in several memories: arrays are sharded, and results are assembled."""
+"""Run a program of one memory in several memories (SPMD): shard operands, assemble results."""
 
 from __future__ import annotations
 
@@ -20,12 +20,12 @@ from gpuflow.runtime.sharded import whole_of
 
 
 def placed(value: Any, sharding: Sharding) -> DistributedArray:
-    """Distribute a value, with a sharding over several memories.
+    """Give a value a sharding over several memories.
 
-    Arrays that are in one memory must be equal in all processes.
+    An array in one memory must be equal in all processes.
 
     Raises:
-        ValueError: the sharding does not divide it.
+        ValueError: if the sharding does not divide it.
     """
     if isinstance(value, Tracer):
         raise_leaked_tracer(value, "device_put")
@@ -57,29 +57,30 @@ def run_local(
     """Run a program of one memory in all memories of this process.
 
     Args:
-        jaxpr: the program; its collectives over parts of axes communicate with other memories.
-        operands: in parts, for its inputs.
-        memories: where it runs.
-        shardings, shapes: of the results.
-        donated: which operands' memory may be used; their parts are deleted. None if empty.
+        jaxpr: the program. Its collectives over ``Across`` axes communicate with other memories.
+        operands: the distributed operands.
+        memories: the memories that run it.
+        shardings, shapes: shardings and whole shapes of the results.
+        donated: for each operand whether it is donated. Donated shards are deleted. If empty, no
+            operand is donated.
 
     Raises:
-        DeletedArrayError: an operand was donated before.
+        DeletedArrayError: if an operand was donated before.
     """
     executable = executable_of(jaxpr, tuple(donated) or (False,) * len(jaxpr.in_avals))
     devices = memories.local
-    # A separate list per thread. Deleted operands are found before any thread waits for others.
+    # One list per thread. Deleted operands must raise here, before any thread waits for others.
     data = [[operand.arrays[k].data for operand in operands] for k in range(len(devices))]
 
     def run(device: Device) -> list[Array]:
-        number = devices.index(device)
-        local_operands = [operand.arrays[number] for operand in operands]
-        return executable.run(data[number], local_operands, device)
+        shard_index = devices.index(device)
+        local_operands = [operand.arrays[shard_index] for operand in operands]
+        return executable.run(data[shard_index], local_operands, device)
 
     for device in devices:
         executable.compiled(device)
     if memories.key == PROCESSES:
-        results = [run(device) for device in devices]  # there is one
+        results = [run(device) for device in devices]  # this process has a single memory
     else:
         results = in_threads(run, devices, memories.team)
     outs = zip(*results, strict=True) if jaxpr.out_avals else ()

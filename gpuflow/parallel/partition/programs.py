@@ -1,9 +1,9 @@
-"""Programs of whole arrays as programs of one memory: jit over several memories.
+"""SPMD partitioner: converts a program of whole arrays to the program of one memory.
 
-Each equation is partitioned by the dimensions of its lowering: corresponding dimensions remain
-sharded, sums over sharded ones are reduced across memories. Operands of an equation without such
-information are gathered, with a warning, and every memory computes all of it. So every program is
-correct, and the warnings show which one is slow.
+Each equation is partitioned by the correspondence of its dimensions, from its lowering.
+Corresponding dimensions remain sharded; reductions over sharded dimensions get a collective.
+Without such information operands are gathered, with a warning, and every memory computes the whole
+equation. Every program is therefore correct, and warnings show what is slow.
 """
 
 from __future__ import annotations
@@ -53,7 +53,7 @@ from gpuflow.parallel.partition.resharding import (
 )
 from gpuflow.runtime.memories import Memories
 
-# The collective that combines reductions of memories, by the function of the reduction.
+# From the function of a reduction to the collective that combines the results of memories.
 _COLLECTIVES = {"add": psum_p, "max": pmax_p, "min": pmin_p}
 _COLLECTIVES_OF_BOOLS = {"add": pmax_p, "or": pmax_p, "max": pmax_p, "and": pmin_p, "min": pmin_p}
 
@@ -64,13 +64,13 @@ _NEAR = 256
 # Terms of a sum wait for so many equations: others may be added to them before they are added up
 # over memories. They are as large as the whole sum.
 _SOON = 32
-# Smaller gathers cost little more than a call.
+# Gathers up to this size cost little more than a call, so they do not warn.
 QUIET_BYTES = 1_000_000
 _warned_sources: set[Any] = set()
 
 
 def _warn(eqn: Eqn, gathered_bytes: int) -> None:
-    """Warn of an equation that is not partitioned, once per source line."""
+    """Warn about an equation that is not partitioned, once per source line."""
     name, source = eqn.primitive.name, eqn.source
     key = name if source is None else (source.file, source.line)
     if gathered_bytes <= QUIET_BYTES or key in _warned_sources:
@@ -86,7 +86,7 @@ def _warn(eqn: Eqn, gathered_bytes: int) -> None:
         warnings.warn(message, UnpartitionedWarning, stacklevel=3)
     else:
         warnings.warn_explicit(message, UnpartitionedWarning, source.file, source.line)
-    _warned_sources.add(key)  # not where the warning is raised as an error
+    _warned_sources.add(key)  # not reached if warnings are errors: then it warns each time
 
 
 @record(frozen=False)
@@ -94,8 +94,8 @@ class Split:
     """A value of a program of one memory.
 
     Attributes:
-        value: the shard in the memory.
-        dim_axes: for each dimension of the whole, the mesh axes that it is split over.
+        value: the shard of the memory.
+        dim_axes: for each dimension the mesh axes that it is split over.
         partial: the mesh axes over which ``value`` is a term of a sum that is not added up yet.
         dtype: of the sum, if the terms have a wider one.
         sum_axes: the mesh axes with which the sum is added up unless its readers want others.
@@ -114,8 +114,8 @@ class Partitioner:
     """Evaluates equations of whole arrays on the shards of one memory.
 
     Args:
-        memories: of the mesh whose axes split values.
-        warns: whether to warn of large operands that are gathered.
+        memories: the memories of the mesh.
+        warns: whether to warn about large operands that are gathered.
     """
 
     def __init__(self, memories: Memories, warns: bool = True) -> None:
@@ -126,7 +126,7 @@ class Partitioner:
     def evaluate(
         self, jaxpr: Jaxpr, operands: Sequence[Split], out_axes: Sequence[DimAxes]
     ) -> list[Split]:
-        """The outputs of a program.
+        """Partition and bind the equations of a program, and return its outputs.
 
         Args:
             jaxpr: of whole arrays.
@@ -203,7 +203,12 @@ class Partitioner:
     def traced(
         self, jaxpr: ClosedJaxpr, in_axes: Sequence[DimAxes], out_axes: Sequence[DimAxes]
     ) -> ClosedJaxpr:
-        """Trace the program of one memory from one of whole arrays without constants."""
+        """Partition a program without constants.
+
+        Args:
+            jaxpr: the program of whole arrays.
+            in_axes, out_axes: for each input and output the mesh axes of its dimensions.
+        """
 
         def local(*values: Any) -> list[Any]:
             operands = [Split(*pair) for pair in safe_zip(values, in_axes)]
@@ -265,7 +270,7 @@ class Partitioner:
         return prod(self.memories.between[name] for name in names)
 
     def _bound(self, eqn: Eqn, values: Sequence[Any]) -> list[Split]:
-        """An equation on whole values."""
+        """Bind an equation on unsharded values."""
         outs = eqn.primitive.bind(*values, **eqn.params)
         outs = outs if eqn.primitive.multiple_results else [outs]
         return [Split(out, ((),) * aval_of(out).ndim) for out in outs]
@@ -287,7 +292,7 @@ class Partitioner:
         return Split(self.reshard(operand, dim_axes), dim_axes)
 
     def _distributed(self, eqn: Eqn, operands: Sequence[Split]) -> list[Split]:
-        """A shard_map: its program is that of one memory already."""
+        """A shard_map equation: it holds the program of one memory, so reshard its operands."""
         params, ours = eqn.params, self.memories
         theirs: Memories = params["memories"]
         if theirs.team != ours.team:
@@ -318,10 +323,14 @@ class Partitioner:
         outs = outs if eqn.primitive.multiple_results else [outs]
         return [Split(out, operand.dim_axes) for out, operand in safe_zip(outs, operands)]
 
-    # --- dimensions that correspond ---
+    # --- corresponding dimensions ---
 
     def _iterated(self, eqn: Eqn, operands: Sequence[Split]) -> list[Split] | None:
-        """Ops whose dimensions correspond: elementwise ones, layouts, reductions and others."""
+        """Ops with corresponding dimensions: elementwise ops, layouts, reductions and others.
+
+        Each axis of iteration takes the mesh axes of the first operand that has it split; the other
+        operands are resharded. None if nothing can be split.
+        """
         correspondence = corresponding(eqn)
         if correspondence is None:
             return None
@@ -354,7 +363,7 @@ class Partitioner:
                 want[chunk[0]] = chunk[1]
             values.append(self.reshard(operand, tuple(want)))
         if not split and chunk is None:
-            return None  # every memory would compute all of it, which deserves a warning
+            return None  # every memory would compute the whole op: gather with a warning
         dim_axes = [
             tuple(() if k is None else split.get(k, ()) for k in out) for out in correspondence.outs
         ]
@@ -403,16 +412,16 @@ class Partitioner:
     def _combined(
         self, eqn: Eqn, values: Sequence[Any], dim_axes: Sequence[DimAxes], names: Sequence[Any]
     ) -> list[Split] | None:
-        """The equation, whose results are combined over the axes along which it reduces.
+        """The equation on shards, with results combined over the mesh axes that it reduces.
 
         Sums are left as terms, see ``_add_up``. Those of 16-bit floats are rounded once, after all
         memories' are added, where the call has a result in float32.
         """
-        # In the order of the mesh, so that sums over the same axes have one communicator.
+        # In the order of the mesh, so that reductions over the same axes share a communicator.
         across = [self.memories.across(name) for name in self.memories.names if name in names]
         if not across:
             return self._applied(eqn, values, dim_axes)
-        outs = self._applied(_unrounded(eqn), values, dim_axes)
+        outs = self._applied(_with_float32_result(eqn), values, dim_axes)
         collective = _collective(eqn)
         if outs is None or collective is None:
             return None
@@ -430,7 +439,7 @@ class Partitioner:
     def _applied(
         self, eqn: Eqn, values: Sequence[Any], dim_axes: Sequence[DimAxes]
     ) -> list[Split] | None:
-        """The equation on the shards; None if that does not compute the shard of the result."""
+        """The equation on shards; None if this does not give the expected shape of the result."""
         pairs = safe_zip(eqn.outputs, dim_axes)
         expected = [local_shape(var.aval, axes, self.memories) for var, axes in pairs]
         params = local_params(eqn, dim_axes[0], expected[0])
@@ -446,7 +455,7 @@ class Partitioner:
         return [Split(*pair) for pair in safe_zip(outs, dim_axes)]
 
     def _product(self, eqn: Eqn, product: Product, operands: Sequence[Split]) -> list[Split] | None:
-        """A stack of matrix products; contracted dimensions may be sharded too."""
+        """A batched matrix product; contracted dimensions may be sharded too."""
         left, right = operands[:2]
         for operand in operands:
             self._add_up(operand, operand.dim_axes)
@@ -489,8 +498,8 @@ def _collective(eqn: Eqn) -> Primitive | None:
     return collectives.get(eqn.primitive.lower.combine_shards)
 
 
-def _unrounded(eqn: Eqn) -> Eqn:
-    """A call that sums with results in float32 instead of floats of 16 bits or fewer."""
+def _with_float32_result(eqn: Eqn) -> Eqn:
+    """The equation with a float32 result instead of 16-bit floats or narrower, if possible."""
     rule, dtype = eqn.primitive.lower, eqn.outputs[0].aval.dtype
     if rule.dtype_param is None:
         return eqn

@@ -1,7 +1,8 @@
-"""Resharding of values in a program of one memory: slices, gathers and exchanges.
+"""Resharding inside an SPMD program: slices, all-gathers and all-to-all exchanges.
 
-The shard of a dimension over axes a and b is row-major over its indices of a, its indices of b, and
-the elements of one chunk. A trailing axis that is in one memory changes nothing, so it is omitted.
+Layout: let a dimension be split over mesh axes a and b. A memory's shard of it is row-major over
+the memory's indices of a, its indices of b, and the elements of one chunk. Trailing axes that are
+within one memory change nothing, so they are omitted.
 """
 
 from __future__ import annotations
@@ -27,7 +28,7 @@ DimAxes = tuple[tuple[Any, ...], ...]
 
 
 def needed(names: Iterable[Any], memories: Memories) -> tuple[Any, ...]:
-    """Axes without trailing ones that are in one memory."""
+    """Drop trailing axes that are within one memory."""
     retained = list(names)
     while retained and memories.between[retained[-1]] == 1:
         retained.pop()
@@ -35,7 +36,7 @@ def needed(names: Iterable[Any], memories: Memories) -> tuple[Any, ...]:
 
 
 def dim_axes_in(sharding: NamedSharding, rank: int, memories: Memories) -> DimAxes:
-    """The mesh axes of each dimension, for a sharding over the memories' mesh."""
+    """The mesh axes of each dimension, for a sharding over the mesh of ``memories``."""
     dim_axes = [needed(names_of(entry), memories) for entry in sharding.spec]
     return (*dim_axes, *[()] * (rank - len(dim_axes)))
 
@@ -63,14 +64,20 @@ def local_params(eqn: Eqn, dim_axes: DimAxes, local: tuple[int, ...]) -> dict[st
 
 
 def resharded(x: Any, have: DimAxes, want: DimAxes, memories: Memories) -> Any:
-    """Convert a value to another split.
+    """Reshard a value, one mesh axis at a time.
 
-    If an axis shards a wrong dimension, it is moved by an exchange, at the cost of each memory's
-    shard. If that is impossible, dimensions are sliced first, so that less is gathered.
+    An axis that splits the wrong dimension is moved by an all-to-all, which sends each memory's
+    shard once. If no such step exists, a dimension is sliced; slices come before gathers, so that
+    less is gathered.
+
+    Args:
+        x: the shard of the memory.
+        have, want: current and requested mesh axes of each dimension.
+        memories: the memories of the mesh.
     """
     now = list(have)
     while True:
-        step = _moves(now, want) or _cuts(now, want) or _gathers(now, want)
+        step = _exchange_step(now, want) or _slice_step(now, want) or _gather_step(now, want)
         if step is None:
             return x
         source, target = step
@@ -81,23 +88,23 @@ def resharded(x: Any, have: DimAxes, want: DimAxes, memories: Memories) -> Any:
         if target is not None:
             now[target] = (*now[target], name)
         if memories.between[name] == 1:
-            continue  # it is in one memory, and nothing changes
+            continue  # the axis is within one memory: no elements move
         if source is None:
             assert target is not None, "a step has one of both"
-            x = _cut(x, target, now[target], memories)
+            x = _sliced(x, target, now[target], memories)
         elif target is None:
             x = _gathered(x, source, before, memories)
         else:
             x = _exchanged(x, source, target, before, now[target], memories)
 
 
-# A step of a resharding: the dimensions that lose and get an axis, the last of their axes; None if
-# no dimension does.
+# A step of resharding: (the dimension that loses its last axis, the dimension that gets an axis);
+# None if there is no such dimension.
 _Step = tuple[Any, Any]
 
 
-def _moves(now: Sequence[tuple[Any, ...]], want: DimAxes) -> _Step | None:
-    """An axis that moves from the last of one dimension's to the last of another's."""
+def _exchange_step(now: Sequence[tuple[Any, ...]], want: DimAxes) -> _Step | None:
+    """A step that moves the last axis of a dimension to the end of another's axes."""
     for source in _excessive(now, want):
         for target in _incomplete(now, want):
             if now[source][-1] == want[target][len(now[target])]:
@@ -105,8 +112,8 @@ def _moves(now: Sequence[tuple[Any, ...]], want: DimAxes) -> _Step | None:
     return None
 
 
-def _cuts(now: Sequence[tuple[Any, ...]], want: DimAxes) -> _Step | None:
-    """A dimension that gets an axis that no other dimension has."""
+def _slice_step(now: Sequence[tuple[Any, ...]], want: DimAxes) -> _Step | None:
+    """A step that adds an axis that splits no dimension yet."""
     used = {name for names in now for name in names}
     for target in _incomplete(now, want):
         if want[target][len(now[target])] not in used:
@@ -114,29 +121,29 @@ def _cuts(now: Sequence[tuple[Any, ...]], want: DimAxes) -> _Step | None:
     return None
 
 
-def _gathers(now: Sequence[tuple[Any, ...]], want: DimAxes) -> _Step | None:
+def _gather_step(now: Sequence[tuple[Any, ...]], want: DimAxes) -> _Step | None:
     return next(((source, None) for source in _excessive(now, want)), None)
 
 
 def _excessive(now: Sequence[tuple[Any, ...]], want: DimAxes) -> list[int]:
-    """The dimensions whose last axis is to be removed."""
+    """The dimensions whose last axis must be removed."""
     pairs = enumerate(zip(now, want, strict=True))
     return [dim for dim, (old, new) in pairs if old != new[: len(old)]]
 
 
 def _incomplete(now: Sequence[tuple[Any, ...]], want: DimAxes) -> list[int]:
-    """The dimensions that lack axes, without excessive ones."""
+    """The dimensions that lack axes, and have no axis to remove."""
     pairs = enumerate(zip(now, want, strict=True))
     return [dim for dim, (old, new) in pairs if len(old) < len(new) and old == new[: len(old)]]
 
 
 def _outer(names: Sequence[Any], memories: Memories) -> int:
-    """Number of rows in a memory along the axes before the last one."""
+    """The number of chunks in a memory along the axes before the last one."""
     return prod(memories.within[name] for name in names[:-1])
 
 
 def _gathered(x: Any, dim: int, names: Sequence[Any], memories: Memories) -> Any:
-    """Gather a dimension over the last of its axes."""
+    """All-gather a dimension over the last of its axes."""
     count = memories.between[names[-1]]
     shape, outer = aval_of(x).shape, _outer(names, memories)
     rows = reshape(x, (*shape[:dim], outer, shape[dim] // outer, *shape[dim + 1 :]))
@@ -151,8 +158,8 @@ def _gathered(x: Any, dim: int, names: Sequence[Any], memories: Memories) -> Any
     return reshape(whole, (*shape[:dim], shape[dim] * count, *shape[dim + 1 :]))
 
 
-def _cut(x: Any, dim: int, names: Sequence[Any], memories: Memories) -> Any:
-    """Slice a dimension over one more axis."""
+def _sliced(x: Any, dim: int, names: Sequence[Any], memories: Memories) -> Any:
+    """Slice a dimension over the last of ``names``, its new axis."""
     count = memories.between[names[-1]]
     shape, outer = aval_of(x).shape, _outer(names, memories)
     inner = shape[dim] // outer // count
@@ -185,12 +192,14 @@ def scattered_sum(x: Any, dim: int, names: Sequence[Any], memories: Memories) ->
 def _exchanged(
     x: Any, source: int, target: int, old: Sequence[Any], new: Sequence[Any], memories: Memories
 ) -> Any:
-    """Exchange: move the last axis of dimension ``source`` to dimension ``target``.
+    """All-to-all: move the last axis of dimension ``source`` to dimension ``target``.
 
     Args:
+        x: the shard of the memory.
         source, target: dimensions.
         old: the axes of ``source`` before.
-        new: those of ``target`` afterwards.
+        new: the axes of ``target`` afterwards.
+        memories: the memories of the mesh.
     """
     count, sizes = memories.between[old[-1]], aval_of(x).shape
     rows: list[int] = []

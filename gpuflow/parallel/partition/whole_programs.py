@@ -1,4 +1,8 @@
-"""Programs of arrays with shards in several memories: jitted programs, and single ops."""
+"""Run programs of whole arrays over several memories: jitted programs, and eager ops.
+
+A program is partitioned for a mesh and shardings, cached, and run in each memory. These functions
+implement the hooks of ``runtime.distributed.programs``.
+"""
 
 from __future__ import annotations
 
@@ -32,7 +36,7 @@ register_table("programs of single ops over a mesh", _ops, _MOST_OPS)
 
 @record(eq=False)
 class LocalProgram:
-    """A program of whole arrays for one memory.
+    """A partitioned program: the program of one memory.
 
     Attributes:
         jaxpr: ``(*constants, *shards of operands) -> shards of results``.
@@ -50,13 +54,13 @@ def partition(
     out_shardings: Sequence[NamedSharding],
     warns: bool = True,
 ) -> LocalProgram:
-    """A program for one memory.
+    """Partition a program.
 
     Args:
         jaxpr: a program of whole arrays, without constants.
-        memories: whose mesh the shardings are over.
-        in_shardings, wanted: the shardings of operands and results.
-        warns: whether to warn of large operands that are gathered.
+        memories: the memories of the mesh of the shardings.
+        in_shardings, out_shardings: the shardings of operands and results.
+        warns: whether to warn about large operands that are gathered.
     """
     ins = [dim_axes_in(s, a.ndim, memories) for s, a in safe_zip(in_shardings, jaxpr.in_avals)]
     outs = [dim_axes_in(s, a.ndim, memories) for s, a in safe_zip(out_shardings, jaxpr.out_avals)]
@@ -74,19 +78,19 @@ def run(
     """Run a program of whole arrays in all memories.
 
     Args:
-        jaxpr: without constants.
-        operands: arrays and numbers.
-        wanted: requested shardings of results; None follows those of the operands.
-        donated: which operands' memory may be used; they are deleted. None if empty.
-        warns: whether to warn of large operands that are gathered.
+        jaxpr: the program, without constants.
+        operands: arrays and scalars.
+        out_shardings: requested shardings of results; None means that they are propagated.
+        donated: for each operand whether it is donated; if empty, no operand is.
+        warns: whether to warn about large operands that are gathered.
     """
     out_shardings = out_shardings or [None] * len(jaxpr.out_avals)
-    # Of equal ones the one whose programs run in more processes: a pmap's.
+    # Of equal meshes the one with the largest team: that of a pmap over several processes.
     every = _memories(jaxpr, operands, out_shardings)
     memories = max(every, key=lambda candidate: len(candidate.team), default=None)
-    if memories is None:  # parts without a mesh
-        here = [gathered(x) if type(x) is DistributedArray else x for x in operands]
-        outs = executable_of(jaxpr, (False,) * len(here))(here)
+    if memories is None:  # distributed operands without a mesh
+        gathered_operands = [gathered(x) if type(x) is DistributedArray else x for x in operands]
+        outs = executable_of(jaxpr, (False,) * len(gathered_operands))(gathered_operands)
         pairs = safe_zip(outs, out_shardings)
         return [x if sharding is None else placed(x, sharding) for x, sharding in pairs]
     mesh = memories.mesh
@@ -102,19 +106,19 @@ def run(
     followed = jaxpr.jaxpr.memo(
         ("shardings", mesh, in_shardings), lambda: result_shardings(jaxpr.jaxpr, in_shardings, mesh)
     )
-    goal = tuple(
+    target_shardings = tuple(
         sharding if is_over(sharding) else follows
         for sharding, follows in safe_zip(out_shardings, followed)
     )
     local = jaxpr.jaxpr.memo(
-        ("memories", mesh, memories.team, in_shardings, goal),
-        lambda: partition(jaxpr, memories, in_shardings, goal, warns),
+        ("memories", mesh, memories.team, in_shardings, target_shardings),
+        lambda: partition(jaxpr, memories, in_shardings, target_shardings, warns),
     )
     shards = [placed(x, everywhere) for x in local.consts]
     shards += [placed(x, sharding) for x, sharding in safe_zip(operands, in_shardings)]
     shapes = [aval.shape for aval in jaxpr.out_avals]
     flags = (*[False] * len(local.consts), *donated) if any(donated) else ()
-    outs = run_local(local.jaxpr, shards, memories, goal, shapes, flags)
+    outs = run_local(local.jaxpr, shards, memories, target_shardings, shapes, flags)
     return [
         x if sharding is None or sharding == x.sharding else placed(x, sharding)
         for x, sharding in safe_zip(outs, out_shardings)
@@ -136,17 +140,17 @@ def _memories(
 
 
 def evaluate(primitive: Primitive, operands: Sequence[Any], params: dict[str, Any]) -> Any:
-    """Apply an op to arrays of which some have shards in several memories."""
+    """Run an op eagerly on operands of which some are distributed."""
     if primitive.placement.device is not None and primitive.placement.device(params) is not None:
-        here = [gathered(x) if type(x) is DistributedArray else x for x in operands]
-        return eval_trace.process(primitive, tuple(here), params)
+        gathered_operands = [gathered(x) if type(x) is DistributedArray else x for x in operands]
+        return eval_trace.process(primitive, tuple(gathered_operands), params)
     is_program = primitive.execute is not None  # a single op does not warn
     outs = run(_program(primitive, operands, params), operands, warns=is_program)
     return outs if primitive.multiple_results else outs[0]
 
 
 def _program(primitive: Primitive, operands: Sequence[Any], params: dict[str, Any]) -> ClosedJaxpr:
-    """A program of one equation, the same one for equal ops on equal types."""
+    """A program of one equation, cached by op, types and params."""
     avals = tuple(map(aval_of, operands))
     key = (primitive, avals, tuple(params.items()))
     try:
@@ -172,10 +176,10 @@ def _one_equation(
 
 
 def reshard(value: Any, sharding: Sharding) -> Any:
-    """Reshard an array, over several memories or one.
+    """Reshard an array eagerly, over several memories or one.
 
     Raises:
-        ValueError: the sharding does not divide it.
+        ValueError: if the sharding does not divide it.
     """
     if type(value) is not DistributedArray:
         return placed(value, sharding)
@@ -192,7 +196,7 @@ def reshard(value: Any, sharding: Sharding) -> Any:
 
 
 def assembled_array(value: DistributedArray) -> Array:
-    """All elements, in a memory of this process; all processes must call it."""
+    """Gather all elements in a memory of this process; all processes must call it."""
     sharding = value.sharding
     if sharding.is_fully_addressable or not isinstance(sharding, NamedSharding):
         return gathered(value)

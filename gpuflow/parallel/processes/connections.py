@@ -1,4 +1,4 @@
-"""Connections between all processes of a group: over sockets of the machine, or TCP."""
+"""Data connections between all processes of a group: Unix sockets on one machine, otherwise TCP."""
 
 from __future__ import annotations
 
@@ -19,12 +19,12 @@ from gpuflow.parallel.processes.reception import MOST_CALLERS, Reception
 
 @record
 class Listener:
-    """Listening sockets of a process: for others of the machine, and for all.
+    """Listening sockets of a process.
 
     Attributes:
-        near: a socket of the machine, or None where there are no such sockets.
-        far: a TCP socket.
-        addresses: those that other processes receive.
+        near: a Unix socket for processes of this machine; None if the system has none.
+        far: a TCP socket for all other processes.
+        addresses: the addresses of both, which are sent to the other processes.
     """
 
     near: socket.socket | None
@@ -32,15 +32,15 @@ class Listener:
     addresses: dict[str, Any]
 
     def sockets(self) -> list[socket.socket]:
-        return [door for door in (self.near, self.far) if door is not None]
+        return [listening for listening in (self.near, self.far) if listening is not None]
 
     def close(self) -> None:
-        for door in self.sockets():
-            door.close()
+        for listening in self.sockets():
+            listening.close()
 
 
 def _machine() -> str:
-    """An id shared by processes that can reach each other by sockets of the machine."""
+    """An id that is equal for processes that can reach each other by Unix sockets; "" if none."""
     try:
         boot = Path("/proc/sys/kernel/random/boot_id").read_text().strip()
         return f"{boot} {Path('/proc/self/ns/net').readlink()}"
@@ -49,11 +49,11 @@ def _machine() -> str:
 
 
 def listen_for_peers(host: str) -> Listener:
-    """Listen for the others: on the interface that reaches rank 0, and on the machine."""
+    """Listen for the other processes, on the interface of ``host`` and on a Unix socket."""
     far = messages.listen(host, 0, 128)
     machine, near, name = _machine(), None, ""
     if machine:
-        # A name of Linux' abstract space: no file, and gone with the process.
+        # A name in Linux's abstract namespace: it is no file, and ends with the process.
         name = f"gpuflow-{secrets.token_hex(12)}"
         near = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
         near.bind("\0" + name)
@@ -70,7 +70,21 @@ def connect_peers(
     token: str,
     deadline: float,
 ) -> dict[int, socket.socket]:
-    """Connect to each other process for data; the higher rank calls."""
+    """Connect to each other process; of two processes the one with the higher rank calls.
+
+    Args:
+        rank, size: rank of this process, and the number of processes.
+        table: for each rank its entry, with the addresses of its listener.
+        listener: the listening sockets of this process.
+        token: the token of the group.
+        deadline: time of ``time.monotonic`` at which to give up.
+
+    Returns:
+        From each other rank to its connection.
+
+    Raises:
+        CommunicationError: if a process cannot be reached, or does not call in time.
+    """
     peers: dict[int, socket.socket] = {}
     accepted = threading.Thread(
         target=_accept, args=(listener, rank, size, token, deadline, peers), daemon=True
@@ -115,7 +129,7 @@ def _accept(
     deadline: float,
     peers: dict[int, socket.socket],
 ) -> None:
-    """Accept the calls of all higher ranks."""
+    """Accept authenticated connections of all higher ranks into ``peers``."""
     expected = set(range(rank + 1, size))
     reception = Reception(listener.sockets(), token, max(MOST_CALLERS, 2 * size))
     while expected and (arrival := reception.next(deadline)) is not None:

@@ -1,7 +1,7 @@
-"""The index of this process in its group, according to its launcher.
+"""Cluster detection: rank, size and rendezvous address, from the launcher's variables.
 
-Launchers that are known: ``gpuflow launch``, ``torchrun``, Slurm's ``srun``, and the ``mpiexec`` of
-MPICH, Open MPI and their relatives.
+Supported launchers: ``gpuflow launch``, ``torchrun``, Slurm's ``srun``, and the ``mpiexec`` of
+MPICH, Open MPI and their derivatives.
 """
 
 from __future__ import annotations
@@ -22,11 +22,11 @@ class Cluster:
     """Information from a launcher.
 
     Attributes:
-        kind: "launch", "torchrun", "slurm" or "mpi".
-        rank, size: of this process, and how many there are.
-        local_rank, local_size: the same on its machine; size 0: unknown.
-        address: host:port of the rendezvous, or None.
-        token: the common token of the group's processes, or None.
+        kind: the launcher: "launch", "torchrun", "slurm" or "mpi".
+        rank, size: the rank of this process, and the number of processes.
+        local_rank, local_size: the same on its machine; size 0 means unknown.
+        address: ``host:port`` of the rendezvous, or None.
+        token: the shared token of the group, or None.
     """
 
     kind: str
@@ -38,62 +38,64 @@ class Cluster:
     token: str | None = None
 
 
-def _integer(said: Variables, name: str, minimum: int = 0) -> int:
+def _integer(environ: Variables, name: str, minimum: int = 0) -> int:
     """The value of a variable of another launcher; ``minimum`` if it is not set."""
-    text = said.get(name, str(minimum))
+    text = environ.get(name, str(minimum))
     return variables.value_of(variables.integer(minimum), name, text)
 
 
-def _launch(said: Variables) -> Cluster | None:
-    if not said.get("GPUFLOW_PROCESS_ID") or not said.get("GPUFLOW_NUM_PROCESSES"):
+def _launch(environ: Variables) -> Cluster | None:
+    if not environ.get("GPUFLOW_PROCESS_ID") or not environ.get("GPUFLOW_NUM_PROCESSES"):
         return None
     return Cluster(
         "launch",
-        variables.read(said, "GPUFLOW_PROCESS_ID", 0),
-        variables.read(said, "GPUFLOW_NUM_PROCESSES", 1),
-        variables.read(said, "GPUFLOW_LOCAL_ID", 0),
-        variables.read(said, "GPUFLOW_LOCAL_SIZE", 0),
-        said.get("GPUFLOW_COORDINATOR"),
-        said.get("GPUFLOW_TOKEN"),
+        variables.read(environ, "GPUFLOW_PROCESS_ID", 0),
+        variables.read(environ, "GPUFLOW_NUM_PROCESSES", 1),
+        variables.read(environ, "GPUFLOW_LOCAL_ID", 0),
+        variables.read(environ, "GPUFLOW_LOCAL_SIZE", 0),
+        environ.get("GPUFLOW_COORDINATOR"),
+        environ.get("GPUFLOW_TOKEN"),
     )
 
 
-def _torchrun(said: Variables) -> Cluster | None:
-    if not {"RANK", "WORLD_SIZE", "MASTER_ADDR", "MASTER_PORT"} <= set(said):
+def _torchrun(environ: Variables) -> Cluster | None:
+    if not {"RANK", "WORLD_SIZE", "MASTER_ADDR", "MASTER_PORT"} <= set(environ):
         return None
-    # The port itself may be that of torchrun's own store.
-    port = _integer(said, "MASTER_PORT") + 1
-    run = f"{said.get('TORCHELASTIC_RUN_ID', '')} {said.get('TORCHELASTIC_RESTART_COUNT', '')}"
+    # MASTER_PORT itself may be used by torchrun's store.
+    port = _integer(environ, "MASTER_PORT") + 1
+    run = (
+        f"{environ.get('TORCHELASTIC_RUN_ID', '')} {environ.get('TORCHELASTIC_RESTART_COUNT', '')}"
+    )
     return Cluster(
         "torchrun",
-        _integer(said, "RANK"),
-        _integer(said, "WORLD_SIZE", 1),
-        _integer(said, "LOCAL_RANK"),
-        _integer(said, "LOCAL_WORLD_SIZE"),
-        f"{said['MASTER_ADDR']}:{port}",
-        said.get("GPUFLOW_TOKEN") or _common("torchrun", run, said["MASTER_PORT"]),
+        _integer(environ, "RANK"),
+        _integer(environ, "WORLD_SIZE", 1),
+        _integer(environ, "LOCAL_RANK"),
+        _integer(environ, "LOCAL_WORLD_SIZE"),
+        f"{environ['MASTER_ADDR']}:{port}",
+        environ.get("GPUFLOW_TOKEN") or _common("torchrun", run, environ["MASTER_PORT"]),
     )
 
 
-def _slurm(said: Variables) -> Cluster | None:
-    if not {"SLURM_PROCID", "SLURM_NTASKS", "SLURM_JOB_ID"} <= set(said):
+def _slurm(environ: Variables) -> Cluster | None:
+    if not {"SLURM_PROCID", "SLURM_NTASKS", "SLURM_JOB_ID"} <= set(environ):
         return None
-    if "SLURM_STEP_ID" not in said and "SLURM_STEP_NODELIST" not in said:
+    if "SLURM_STEP_ID" not in environ and "SLURM_STEP_NODELIST" not in environ:
         return None  # in the job's script, outside of srun
-    nodes = said.get("SLURM_STEP_NODELIST") or said.get("SLURM_JOB_NODELIST", "localhost")
-    job, step = _integer(said, "SLURM_JOB_ID"), _integer(said, "SLURM_STEP_ID")
-    # All processes find the same port, and other jobs of the machine another one.
+    nodes = environ.get("SLURM_STEP_NODELIST") or environ.get("SLURM_JOB_NODELIST", "localhost")
+    job, step = _integer(environ, "SLURM_JOB_ID"), _integer(environ, "SLURM_STEP_ID")
+    # Derived from the job: equal for all its processes, and different for other jobs.
     port = 61440 + (job + 7 * step) % 4096
-    steps = "SLURM_STEP_NUM_TASKS" in said
-    here = re.match(r"\d+", said.get("SLURM_STEP_TASKS_PER_NODE", ""))  # as in 4(x2)
+    steps = "SLURM_STEP_NUM_TASKS" in environ
+    here = re.match(r"\d+", environ.get("SLURM_STEP_TASKS_PER_NODE", ""))  # such as "4(x2)"
     return Cluster(
         "slurm",
-        _integer(said, "SLURM_PROCID"),
-        _integer(said, "SLURM_STEP_NUM_TASKS" if steps else "SLURM_NTASKS", 1),
-        _integer(said, "SLURM_LOCALID"),
+        _integer(environ, "SLURM_PROCID"),
+        _integer(environ, "SLURM_STEP_NUM_TASKS" if steps else "SLURM_NTASKS", 1),
+        _integer(environ, "SLURM_LOCALID"),
         int(here[0]) if here else 0,
         f"{first_host(nodes)}:{port}",
-        said.get("GPUFLOW_TOKEN") or _common("slurm", str(job), str(step)),
+        environ.get("GPUFLOW_TOKEN") or _common("slurm", str(job), str(step)),
     )
 
 
@@ -108,11 +110,11 @@ _MPI = (  # rank, size, local rank, local size
 )
 
 
-def _mpi(said: Variables) -> Cluster | None:
+def _mpi(environ: Variables) -> Cluster | None:
     for rank, size, local_rank, local_size in _MPI:
-        if rank in said and size in said:
-            local = _integer(said, local_rank), _integer(said, local_size)
-            return Cluster("mpi", _integer(said, rank), _integer(said, size, 1), *local)
+        if rank in environ and size in environ:
+            local = _integer(environ, local_rank), _integer(environ, local_size)
+            return Cluster("mpi", _integer(environ, rank), _integer(environ, size, 1), *local)
     return None
 
 
@@ -129,7 +131,7 @@ DETECTORS: dict[str, Callable[[Variables], Cluster | None]] = {
 }
 
 
-def detect(said: Variables, method: str | None = None) -> Cluster | None:
+def detect(environ: Variables, method: str | None = None) -> Cluster | None:
     """Return the information of the first launcher that is detected, or of ``method``.
 
     Raises:
@@ -143,19 +145,19 @@ def detect(said: Variables, method: str | None = None) -> Cluster | None:
             f"{method!r}. Fix: leave it out."
         )
     for known, detector in DETECTORS.items():
-        cluster = detector(said) if name in (None, known) else None
+        cluster = detector(environ) if name in (None, known) else None
         if cluster is not None:
             return cluster
     return None
 
 
-def visible_gpus(said: Variables) -> list[str]:
-    """The GPUs of this machine that we may use, as CUDA_VISIBLE_DEVICES names them.
+def visible_gpus(environ: Variables) -> list[str]:
+    """The GPUs of this machine that we may use, in the form of CUDA_VISIBLE_DEVICES.
 
-    No driver is loaded for it: whoever starts processes must not hold a GPU.
+    It does not load the CUDA driver: a process that starts others must not hold a GPU.
     """
-    if "CUDA_VISIBLE_DEVICES" in said:
-        named = [name.strip() for name in said["CUDA_VISIBLE_DEVICES"].split(",")]
+    if "CUDA_VISIBLE_DEVICES" in environ:
+        named = [name.strip() for name in environ["CUDA_VISIBLE_DEVICES"].split(",")]
         return [name for name in named if name and name != "-1"]
     folder = Path("/proc/driver/nvidia/gpus")
     return [str(k) for k, _ in enumerate(folder.iterdir())] if folder.is_dir() else []
@@ -166,10 +168,10 @@ def process_gpus(
 ) -> list[str] | None:
     """The GPUs of this process; None means all visible ones.
 
-    Our launcher has assigned them already. If another launcher shows all, each process takes one.
+    ``gpuflow launch`` has assigned them already. With other launchers each process takes one.
 
     Raises:
-        ValueError: numbers of GPUs that are not there.
+        ValueError: if an id is not that of a visible GPU.
     """
     if local_device_ids is not None:
         is_one = isinstance(local_device_ids, int)
@@ -186,7 +188,7 @@ def process_gpus(
 
 
 def first_host(nodes: str) -> str:
-    """The first host of a Slurm node list: ``gpu[03-05,9],login`` gives ``gpu03``."""
+    """The first host of a Slurm node list, such as ``gpu03`` of ``gpu[03-05,9],login``."""
     match = re.match(r"([^,\[]+)(?:\[([^\]]*)\])?([^,]*)", nodes)
     if match is None:
         return nodes

@@ -1,4 +1,8 @@
-"""Several processes: who they are, and the communicator between them."""
+"""The public functions ``initialize`` and ``shutdown``: join and leave a group of processes.
+
+``initialize`` finds rank and size, connects all processes over sockets or MPI, starts heartbeats,
+and registers the communicators of the group.
+"""
 
 from __future__ import annotations
 
@@ -46,8 +50,11 @@ class _State:
 
     Attributes:
         world: the communicator of all processes.
-        base: the same without checks, which counts its calls.
-        overlap: whether sums run beside other work; None: where there is something to gain.
+        base: the innermost communicator of ``world``, without checks; it counts its calls.
+        links: the socket connections; None over MPI.
+        heartbeats: the failure detector; None over MPI.
+        shutdown_timeout: seconds that process 0 waits for the others at exit.
+        overlap: whether sums run in a thread; None decides by the number of cores and machines.
         by_launcher: whether ``gpuflow launch`` initialized the process, before its script.
         error: the error that ends the process, if Python itself does not report it.
     """
@@ -74,7 +81,7 @@ def world() -> Communicator:
     """The communicator of all processes.
 
     Raises:
-        CommunicationError: this is a single process.
+        CommunicationError: if this process is not part of a group.
     """
     if _state.world is None:
         raise CommunicationError(
@@ -85,7 +92,7 @@ def world() -> Communicator:
 
 
 def progress() -> int:
-    """Number of transfers of this process, to detect stalled processes."""
+    """Number of transfers of this process so far, by which stalled processes are detected."""
     links, base = _state.links, _state.base
     calls = links.calls if links is not None else getattr(base, "calls", 0)
     return calls + collectives()
@@ -164,21 +171,21 @@ def initialize(
         ),
         RuntimeError,
     )
-    said = launcher_variables()
-    cluster = _cluster(arguments, detect(said, cluster_detection_method))
-    gpus = process_gpus(cluster, local_device_ids, visible_gpus(said))
+    environ = launcher_variables()
+    cluster = _cluster(arguments, detect(environ, cluster_detection_method))
+    gpus = process_gpus(cluster, local_device_ids, visible_gpus(environ))
     if gpus is not None:
         choose_gpus(gpus)
     timeout = collective_timeout
     if timeout is None:
-        timeout = variables.read(said, "GPUFLOW_COLLECTIVE_TIMEOUT", 300.0)
+        timeout = variables.read(environ, "GPUFLOW_COLLECTIVE_TIMEOUT", 300.0)
     _state.overlap = overlap_sums
     if cluster.address is None:
         _over_mpi(cluster, timeout)
     else:
         if cluster.rank == 0 and coordinator_bind_address:
             cluster = Cluster(**{**cluster.__dict__, "address": coordinator_bind_address})
-        token = cluster.token or said.get("GPUFLOW_TOKEN", "")
+        token = cluster.token or environ.get("GPUFLOW_TOKEN", "")
         check(
             bool(token) or is_loopback(cluster.address),
             lambda: (
@@ -196,7 +203,7 @@ def initialize(
 def _cluster(
     arguments: tuple[str | None, int | None, int | None], detected: Cluster | None
 ) -> Cluster:
-    """Who we are, from arguments and the launcher."""
+    """Rank, size and address of this process: arguments take precedence over the launcher."""
     address, size, rank = arguments
     if detected is None:
         names = ("coordinator_address", "num_processes", "process_id")
@@ -238,7 +245,7 @@ def _over_sockets(
     heartbeats = Heartbeats(group, heartbeat, links.fail, collectives)
     links.differs = heartbeats.differ
     heartbeats.start()
-    # As long as transfers that break wait for the verdict of rank 0.
+    # VERDICT: broken socket transfers wait as long for rank 0's reason.
     join_group(Signs(lambda: links.failure, heartbeats.behind, VERDICT), timeout)
     _state.links, _state.heartbeats = links, heartbeats
     here = sum(peer.family == socket.AF_UNIX for peer in group.peers.values()) + 1
@@ -255,7 +262,7 @@ def _over_mpi(cluster: Cluster, timeout: float) -> None:
         ValueError,
     )
     base = MpiCommunicator(load_mpi().COMM_WORLD, timeout)
-    join_group(Signs(), timeout)  # of a rank that fails MPI's launcher ends the others
+    join_group(Signs(), timeout)  # no failure signs: if a rank fails, MPI's launcher ends the rest
     counts = device_counts()
     names = sorted(counts)
     table = base.all_gather(np.array([counts[name] for name in names], np.int64))
@@ -263,7 +270,13 @@ def _over_mpi(cluster: Cluster, timeout: float) -> None:
 
 
 def _begin(base: Any, devices: tuple[dict[str, int], ...], here: int) -> None:
-    """Let a communicator serve; ``here`` of its processes are on this machine."""
+    """Register the communicators of the group.
+
+    Args:
+        base: the communicator of the processes.
+        devices: for each process its number of devices by platform.
+        here: number of processes on this machine.
+    """
     _state.base = base
     spare = cpu_count() >= here * (config.environment.num_threads + 1)
     beside = here < base.size or spare if _state.overlap is None else _state.overlap
@@ -272,13 +285,13 @@ def _begin(base: Any, devices: tuple[dict[str, int], ...], here: int) -> None:
     )
     set_process(base.rank, base.size, devices)
     on_gpus = local_devices()[0].platform == "cuda" and base.size > 1
-    # Data of GPUs stay there; data of the host use the processes' own connections.
+    # GPU data use NCCL between GPUs; host data use the connections of the processes.
     serve(HOSTS, _state.world)
     serve(PROCESSES, connect_nccl(base, local_devices()[0]) if on_gpus else _state.world)
 
 
 def initialize_by_launcher() -> None:
-    """``initialize()`` for a script that may call it again."""
+    """Call ``initialize`` before a script, which may call it again without arguments."""
     initialize()
     _state.by_launcher = True
 
@@ -292,7 +305,7 @@ def shutdown() -> None:
 def _leave(error: str | None) -> None:
     heartbeats, failed = _state.heartbeats, error is not None
     if heartbeats is not None and error is not None:
-        heartbeats.tell_error(error)  # first: to abort communicators may take seconds
+        heartbeats.tell_error(error)  # first: aborting communicators may take seconds
     try:
         leave_group(failed)
     finally:
@@ -310,12 +323,12 @@ def _leave(error: str | None) -> None:
 
 
 def fail(error: BaseException) -> None:
-    """Send other processes, at exit, the error of this process: Python hides SystemExit."""
+    """Set the error that is sent to other processes at exit; Python does not report SystemExit."""
     _state.error = error
 
 
 def _at_exit() -> None:
-    """Leave the group; if an error ends the process, the others are informed."""
+    """Leave the group at exit; if an error ends the process, send it to the others."""
     error: Any = getattr(sys, "last_value", None) or _state.error
     text = None if error is None else f"{type(error).__name__}: {error}"
     uses_mpi = isinstance(_state.base, MpiCommunicator)

@@ -1,8 +1,8 @@
-"""Who is still there: a thread per process that shows life, and learns which process ended first.
+"""Failure detector: a thread per process that sends heartbeats, and learns which rank failed first.
 
-Rank 0's thread receives from all others. When a connection ends without a goodbye, or is silent for
-too long, it notifies all ranks of that rank. Each process then ends its transfers with an error
-that names the rank, and a process that does not notice within a grace period ends itself.
+Rank 0 receives heartbeats from all others. If a connection ends without a goodbye, or is silent for
+too long, rank 0 reports that rank to all others. Each process then ends its transfers with an error
+that names the rank. A process that does not end within a grace period is ended.
 """
 
 from __future__ import annotations
@@ -22,20 +22,21 @@ from gpuflow.parallel.processes import messages
 from gpuflow.parallel.processes.messages import WireError
 from gpuflow.parallel.processes.rendezvous import Group
 
-# A process that knows of a failure may still be computing; after this time it ends itself.
+# Seconds after a failure report until this process ends itself; it may still be computing.
 GRACE_SECONDS = 10.0
 FAILED_STATUS = 70
 _LONGEST_REASON = 2000
 
 
 class Heartbeats:
-    """The thread; ``failed`` is called once, with the reason, when a process is gone.
+    """The heartbeat thread of this process.
 
     Args:
-        group: the processes.
-        timeout: seconds after which a silent process counts as gone.
-        failed: called with the reason.
-        count: number of collectives that this process has started, which is sent to the others.
+        group: the group of processes.
+        timeout: seconds without a message after which a process counts as failed.
+        failed: called with the reason when a process has failed, or ranks have different
+            operations.
+        count: returns the number of collectives that this process has started. Heartbeats carry it.
     """
 
     def __init__(
@@ -49,7 +50,8 @@ class Heartbeats:
         self._timeout = timeout
         self._failed = failed
         self._count = count
-        self._counts: dict[int, int] = {}  # of other ranks; but for rank 0, of the slowest alone
+        # Collectives started, by rank: of all others on rank 0, elsewhere of the slowest rank only.
+        self._counts: dict[int, int] = {}
         self._others: dict[int, socket.socket] = dict(group.members)
         if group.control is not None:
             self._others[0] = group.control
@@ -57,7 +59,7 @@ class Heartbeats:
             connection.settimeout(5.0)
         self._pending = {rank: bytearray() for rank in self._others}
         now = time.monotonic()
-        self._heard = dict.fromkeys(self._others, now)
+        self._last_heard = dict.fromkeys(self._others, now)
         self._left: set[int] = set()  # ranks that left regularly
         self._reason: str | None = None
         self._stopping = threading.Event()
@@ -70,15 +72,15 @@ class Heartbeats:
         self._thread.start()
 
     def tell_error(self, error: str) -> None:
-        """Send the error of this process, which ends."""
+        """Send the error that ends this process."""
         self._tell({"failed": self._group.rank, "reason": f"raised {error}"})
 
     def leave(self, wait: float, failed: bool = False) -> None:
-        """Send a goodbye, and on rank 0 wait for the others', so that they receive failures.
+        """Send a goodbye. Rank 0 waits for those of the others, to report failures until then.
 
         Args:
-            wait: seconds to wait at most.
-            failed: this process has sent its error, and nothing else is sent or awaited.
+            wait: maximum wait in seconds.
+            failed: whether this process has sent an error. Then it neither sends nor waits.
         """
         if not failed:
             self._tell({"left": self._group.rank})
@@ -95,7 +97,11 @@ class Heartbeats:
             connection.close()
 
     def behind(self, count: int) -> tuple[int, int] | None:
-        """The rank that has begun the fewest collectives, and how many, if these are fewer."""
+        """The rank that has started the fewest collectives, and their number; None if not behind.
+
+        Args:
+            count: number of collectives that this process has started.
+        """
         slow = min(self._counts.items(), key=lambda item: item[1], default=None)
         return slow if slow is not None and slow[1] < count else None
 
@@ -126,7 +132,7 @@ class Heartbeats:
                 self._look_for_silence()
 
     def _listen(self, seconds: float) -> None:
-        """Read received data, and detect ended connections."""
+        """Receive messages for some seconds, and detect closed connections."""
         poll = select.poll()
         ranks = {}
         for rank, connection in self._others.items():
@@ -136,8 +142,8 @@ class Heartbeats:
         if not ranks:
             self._stopping.wait(seconds)
             return
-        for number, _ in poll.poll(1000 * seconds):
-            rank = ranks[number]
+        for fd, _ in poll.poll(1000 * seconds):
+            rank = ranks[fd]
             try:
                 data = self._others[rank].recv(1 << 16)
             except OSError:
@@ -146,7 +152,7 @@ class Heartbeats:
                 self._left.add(rank)
                 self._fail(rank, "ended without a goodbye (killed, or crashed)")
                 continue
-            self._heard[rank] = time.monotonic()
+            self._last_heard[rank] = time.monotonic()
             self._pending[rank] += data
             try:
                 for message in messages.take_messages(self._pending[rank]):
@@ -156,10 +162,10 @@ class Heartbeats:
                 self._fail(rank, "sent what is no message")
 
     def _understand(self, sender: int, message: dict[str, Any]) -> None:
-        """Act on a message.
+        """Handle a message.
 
         Raises:
-            WireError: it is none of ours.
+            WireError: if it is malformed.
         """
         size = self._group.size
         if "left" in message:
@@ -179,17 +185,17 @@ class Heartbeats:
             self._counts[rank] = messages.number_of(about, "count")
 
     def differ(self, reason: str) -> None:
-        """Notify the others that ranks differ in their operations, which ends collectives."""
+        """Report to the others that ranks have different operations, which ends collectives."""
         self._tell({"differs": reason[:_LONGEST_REASON]})
 
     def _differ(self, reason: str, besides: int) -> None:
-        # No process ends for it, as when one is gone: each has an error, and goes on as it likes.
+        # Unlike a failed process, this ends no process: transfers raise, and programs may continue.
         self._failed(reason)
         if self._group.rank == 0:
             self._tell({"differs": reason}, besides)
 
     def _look_for_silence(self) -> None:
-        for rank, heard in self._heard.items():
+        for rank, heard in self._last_heard.items():
             silent = time.monotonic() - heard
             if rank not in self._left and silent > self._timeout:
                 self._fail(rank, f"has shown no life for {silent:.0f} s (stopped, or out of reach)")

@@ -1,9 +1,9 @@
-"""Messages between processes besides data: short structured messages, and proofs.
+"""Wire protocol of control messages: length-prefixed JSON, and mutual authentication.
 
-A message is a JSON object after its length. Length and depth are limited before it is parsed;
-nothing from the network is executed, and a malformed message raises a WireError. Both ends of a
-connection prove that they know the group's token without sending it: each answers the other's
-random challenge with a keyed hash (HMAC-SHA256, RFC 2104). Data are not encrypted.
+Length and depth of a message are limited before it is parsed. Nothing from the network is executed;
+a malformed message raises WireError. Both ends of a connection prove that they know the group's
+token without sending it: each answers the other's random challenge with a keyed hash (HMAC-SHA256,
+RFC 2104). Data are not encrypted.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ PROTOCOL = "gpuflow 2"
 
 
 class WireError(Exception):
-    """A connection ended, or a malformed message was received."""
+    """Raised if a connection ended, or a malformed message was received."""
 
 
 def send_message(connection: socket.socket, message: dict[str, Any]) -> None:
@@ -42,15 +42,15 @@ def send_message(connection: socket.socket, message: dict[str, Any]) -> None:
 def receive_message(
     connection: socket.socket, deadline: float, longest: int = _LONGEST
 ) -> dict[str, Any]:
-    """The next JSON object.
+    """Receive the next JSON object.
 
     Args:
-        connection: its timeout is changed.
-        deadline: of ``time.monotonic``, for all of it.
-        longest: bytes.
+        connection: the socket, whose timeout is changed.
+        deadline: time of ``time.monotonic`` until which the whole message must arrive.
+        longest: maximum length in bytes.
 
     Raises:
-        WireError: the connection ended, time was up, or something else came.
+        WireError: if the connection ends, the deadline passes, or the message is malformed.
     """
     (length,) = _LENGTH.unpack(_receive_bytes(connection, _LENGTH.size, deadline))
     if length > longest:
@@ -59,10 +59,10 @@ def receive_message(
 
 
 def parse_message(text: bytes) -> dict[str, Any]:
-    """A JSON object from its text.
+    """Parse a JSON object.
 
     Raises:
-        WireError: if it is malformed, or too deep.
+        WireError: if it is malformed, or nested too deeply.
     """
     try:
         message = parse_json(text)
@@ -77,7 +77,7 @@ def take_messages(pending: bytearray, longest: int = _LONGEST) -> list[dict[str,
     """Remove and return the complete messages at the front of the received bytes.
 
     Raises:
-        WireError: there is something else.
+        WireError: if a message is malformed.
     """
     messages = []
     while len(pending) >= _LENGTH.size:
@@ -110,7 +110,7 @@ def _receive_bytes(connection: socket.socket, count: int, deadline: float) -> by
 
 
 def text_of(message: dict[str, Any], name: str, longest: int = 500) -> str:
-    """A text in a message; WireError if there is none, or a long one."""
+    """A text field of a message; raises WireError if it is missing or too long."""
     text = message.get(name)
     if not isinstance(text, str) or len(text) > longest:
         raise WireError(f"{name} must be a text of at most {longest} characters")
@@ -118,14 +118,14 @@ def text_of(message: dict[str, Any], name: str, longest: int = 500) -> str:
 
 
 def number_of(message: dict[str, Any], name: str, least: int = 0, below: int = 1 << 62) -> int:
-    """An integer in a message; WireError if it is missing or out of range."""
+    """An integer field of a message; raises WireError if it is missing or out of range."""
     number = message.get(name)
     if type(number) is not int or not least <= number < below:
         raise WireError(f"{name} must be a whole number from {least} to {below - 1}")
     return number
 
 
-# --- proofs --------------------------------------------------------------------------------
+# --- authentication ------------------------------------------------------------------------
 
 
 def new_token() -> str:
@@ -134,15 +134,18 @@ def new_token() -> str:
 
 
 def proof(token: str, challenge: str, who: str) -> str:
-    """The answer to a challenge, a keyed hash that requires the token."""
-    # JSON allows lone surrogates, and so do environment variables that are not text.
+    """The response to a challenge: a keyed hash, which requires the token.
+
+    ``who`` is "caller" or "host", so that a response cannot be reflected to its sender.
+    """
+    # JSON may contain lone surrogates, and so may environment variables that are not UTF-8.
     key, text = (item.encode(errors="surrogatepass") for item in (token, f"{challenge}/{who}"))
     return hmac.new(key, text, hashlib.sha256).hexdigest()
 
 
 def _is_proof(message: dict[str, Any], expected: str) -> bool:
     claimed = message.get("proof")
-    # For str, compare_digest accepts ASCII only.
+    # Bytes: for str, compare_digest accepts only ASCII.
     return isinstance(claimed, str) and hmac.compare_digest(
         claimed.encode(errors="surrogatepass"), expected.encode()
     )
@@ -151,17 +154,23 @@ def _is_proof(message: dict[str, Any], expected: str) -> bool:
 def greet(
     connection: socket.socket, token: str, about: dict[str, Any], deadline: float
 ) -> dict[str, Any]:
-    """Introduce this process to the host of a connection; both prove that they know the token.
+    """Authenticate as the caller of a connection; both sides prove that they know the token.
+
+    Args:
+        connection: the socket.
+        token: the token of the group.
+        about: the introduction of this process, which is sent with the proof.
+        deadline: time of ``time.monotonic`` at which to give up.
 
     Returns:
-        The welcome.
+        The welcome message of the host.
 
     Raises:
-        WireError: the connection ended, or the other side does not know the token or refuses.
+        WireError: if the connection ends, or the other side refuses or does not know the token.
     """
     hello = receive_message(connection, deadline)
     if hello.get("protocol") != PROTOCOL:
-        # Also a host that refuses callers at once, since too many call.
+        # Also if the host refuses immediately, because too many processes call.
         raise WireError(f"the other side must speak {PROTOCOL!r}; got {str(hello)[:200]}")
     challenge = secrets.token_hex(16)
     answer = proof(token, text_of(hello, "challenge"), "caller")
@@ -175,15 +184,15 @@ def greet(
 
 
 def question(issued: str) -> dict[str, Any]:
-    """First message to a caller; ``issued`` is a fresh challenge."""
+    """The first message to a caller; ``issued`` is a new random challenge."""
     return {"protocol": PROTOCOL, "challenge": issued}
 
 
 def proven(about: dict[str, Any], token: str, issued: str) -> dict[str, Any]:
-    """The introduction of a caller that received ``question(issued)``.
+    """Verify and return the introduction of a caller that received ``question(issued)``.
 
     Raises:
-        WireError: it does not know the token.
+        WireError: if the caller does not know the token.
     """
     if not _is_proof(about, proof(token, issued, "caller")):
         raise WireError("the token must be that of the group")
@@ -192,12 +201,12 @@ def proven(about: dict[str, Any], token: str, issued: str) -> dict[str, Any]:
 
 
 def welcome(connection: socket.socket, token: str, about: dict[str, Any], **more: Any) -> None:
-    """Accept a caller that answered a challenge."""
+    """Accept an authenticated caller, and prove to it that this process knows the token."""
     send_message(connection, {"proof": proof(token, str(about["challenge"]), "host"), **more})
 
 
 def refuse(connection: socket.socket, why: str) -> None:
-    """Refuse a caller, which may be gone."""
+    """Refuse a caller; errors are ignored, because it may have ended."""
     with suppress(WireError):
         send_message(connection, {"refused": why})
 
@@ -206,10 +215,10 @@ def refuse(connection: socket.socket, why: str) -> None:
 
 
 def split_address(address: str) -> tuple[str, int]:
-    """Host and port of ``host:port``.
+    """Split ``host:port``.
 
     Raises:
-        ValueError: it is something else.
+        ValueError: if the address has another form.
     """
     host, _, port = address.rpartition(":")
     if not host or not port.isdigit() or not 0 < int(port) < 65536:
@@ -227,10 +236,10 @@ def is_loopback(address: str) -> bool:
 
 
 def listen(host: str, port: int, backlog: int) -> socket.socket:
-    """A socket that listens; port 0 takes a free one.
+    """Open a listening TCP socket; port 0 means any free port.
 
     Raises:
-        CommunicationError: the port is taken, or the host is not this one.
+        CommunicationError: if the port is taken, or the host is not this machine.
     """
     family = socket.AF_INET6 if ":" in host else socket.AF_INET
     listener = socket.socket(family, socket.SOCK_STREAM)
@@ -260,7 +269,7 @@ def connect(host: str, port: int, deadline: float) -> socket.socket:
         except OSError as error:
             last = str(error)
         else:
-            # The port chosen for this end may be the address itself: a self-connection.
+            # The system may choose the target port for this end: a TCP self-connection.
             if connection.getsockname() != connection.getpeername():
                 connection.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
                 connection.settimeout(max(remaining, 1.0))

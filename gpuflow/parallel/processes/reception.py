@@ -1,8 +1,8 @@
-"""Callers who are asked to prove that they know the token: all at once, each with a deadline.
+"""Authentication of incoming connections: many callers concurrently, each with a deadline.
 
-The receiver does not wait for a single connection: a silent or slow sender, or one of malformed
-messages, delays no other, and is disconnected after a few seconds. Until a caller has proven that
-it knows the token, it gets 64 KB of memory and nothing else.
+The receiver never waits for a single connection. A caller that is silent, slow, or sends malformed
+messages delays no other, and is disconnected after a few seconds. Until a caller has proven that it
+knows the token, it gets at most 64 KB of memory and nothing else.
 """
 
 from __future__ import annotations
@@ -20,19 +20,20 @@ from gpuflow.parallel.processes import messages
 from gpuflow.parallel.processes.messages import WireError
 
 CALLER_SECONDS = 5.0
-MOST_CALLERS = 256  # not proven yet; the oldest is dropped first, as real members are quick
+MOST_CALLERS = 256  # unauthenticated callers; the oldest is dropped first, as members are quick
 _LONGEST = 1 << 16
-_AT_ONCE = 64  # accepted between checks of present callers
-_SLICE = 0.2  # seconds between looks at deadlines
+_AT_ONCE = 64  # connections accepted between checks of present callers
+_SLICE = 0.2  # seconds between checks of deadlines
 
 
 @record(frozen=False)
 class _Caller:
-    """One who has not proven anything yet.
+    """A caller that is not authenticated yet.
 
     Attributes:
-        asked: the challenge.
-        until: when the connection is closed.
+        connection: the socket.
+        asked: the challenge that was sent.
+        until: the deadline, at which the connection is closed.
         pending: received data.
     """
 
@@ -43,12 +44,12 @@ class _Caller:
 
 
 class Reception:
-    """Takes calls at listening sockets.
+    """Accepts and authenticates connections.
 
     Args:
-        doors: listening sockets; they stay the caller's.
-        token: of the group.
-        most: how many may be asked at the same time.
+        doors: listening sockets, which the caller closes.
+        token: the token of the group.
+        most: maximum number of unauthenticated callers.
     """
 
     def __init__(self, doors: list[socket.socket], token: str, most: int = MOST_CALLERS) -> None:
@@ -57,47 +58,52 @@ class Reception:
             door.setblocking(False)
         self._token, self._most = token, most
         self._callers: dict[int, _Caller] = {}
-        self.refused = ""  # why the last one was sent away
+        self.refused = ""  # why the last refused caller was refused
 
     def next(self, deadline: float) -> tuple[socket.socket, dict[str, Any]] | None:
-        """The next authenticated caller, with its message; None at the deadline, or if the listener
-        was closed.
+        """The next authenticated caller: its connection and its message.
 
-        The connection waits for at most some seconds in each send and receive.
+        The connection has a timeout of CALLER_SECONDS.
+
+        Args:
+            deadline: time of ``time.monotonic`` at which to give up.
+
+        Returns:
+            None at the deadline, or if the listening sockets are closed.
         """
         while self._doors and (now := time.monotonic()) < deadline:
-            for number in self._ready(min(_SLICE, deadline - now)):
-                if number in self._doors:
-                    self._admit(number)
-                elif (arrival := self._hear(number)) is not None:
+            for fd in self._ready(min(_SLICE, deadline - now)):
+                if fd in self._doors:
+                    self._admit(fd)
+                elif (arrival := self._hear(fd)) is not None:
                     return arrival
-            self._send_late_away()
+            self._refuse_late()
         return None
 
     def close(self) -> None:
-        """Send all away who have not proven anything."""
-        for number in list(self._callers):
-            self._send_away(number, "the group is complete, or has failed")
+        """Refuse all callers that are not authenticated."""
+        for fd in list(self._callers):
+            self._refuse(fd, "the group is complete, or has failed")
 
     def _ready(self, seconds: float) -> list[int]:
         poll = select.poll()
-        for number in (*self._doors, *self._callers):
-            poll.register(number, select.POLLIN)
-        return [number for number, _ in poll.poll(1000 * seconds)]
+        for fd in (*self._doors, *self._callers):
+            poll.register(fd, select.POLLIN)
+        return [fd for fd, _ in poll.poll(1000 * seconds)]
 
-    def _admit(self, number: int) -> None:
-        door = self._doors[number]
-        if door.fileno() != number:
-            del self._doors[number]
+    def _admit(self, fd: int) -> None:
+        door = self._doors[fd]
+        if door.fileno() != fd:
+            del self._doors[fd]
             return
         for _ in range(_AT_ONCE):
             try:
                 connection, _ = door.accept()
             except BlockingIOError:
                 return
-            except OSError as error:  # it is gone already, or this process has no more descriptors
+            except OSError as error:  # the caller has ended, or no file descriptors are left
                 if self._callers:
-                    self._send_away(next(iter(self._callers)), str(error))
+                    self._refuse(next(iter(self._callers)), str(error))
                 time.sleep(0.001)
                 return
             caller = _Caller(connection, secrets.token_hex(16), time.monotonic() + CALLER_SECONDS)
@@ -106,14 +112,14 @@ class Reception:
             try:
                 messages.send_message(connection, messages.question(caller.asked))
             except WireError as error:
-                self._send_away(connection.fileno(), str(error))
+                self._refuse(connection.fileno(), str(error))
             if len(self._callers) > self._most:
-                self._send_away(next(iter(self._callers)), "too many called at once")
+                self._refuse(next(iter(self._callers)), "too many called at once")
 
-    def _hear(self, number: int) -> tuple[socket.socket, dict[str, Any]] | None:
-        """Read from a caller; returns its message if that is complete and proves the token."""
-        caller = self._callers.get(number)
-        if caller is None:  # sent away since
+    def _hear(self, fd: int) -> tuple[socket.socket, dict[str, Any]] | None:
+        """Read from a caller; return its connection and message once they are authenticated."""
+        caller = self._callers.get(fd)
+        if caller is None:  # refused since the poll
             return None
         try:
             data = caller.connection.recv(_LONGEST)
@@ -129,20 +135,20 @@ class Reception:
         except BlockingIOError:
             return None
         except (WireError, OSError) as error:
-            self._send_away(number, str(error))
+            self._refuse(fd, str(error))
             return None
-        del self._callers[number]
+        del self._callers[fd]
         caller.connection.settimeout(CALLER_SECONDS)
         return caller.connection, about
 
-    def _send_late_away(self) -> None:
+    def _refuse_late(self) -> None:
         now = time.monotonic()
-        for number, caller in list(self._callers.items()):
+        for fd, caller in list(self._callers.items()):
             if now > caller.until:
-                self._send_away(number, f"it did not introduce itself within {CALLER_SECONDS:g} s")
+                self._refuse(fd, f"it did not introduce itself within {CALLER_SECONDS:g} s")
 
-    def _send_away(self, number: int, why: str) -> None:
-        caller = self._callers.pop(number)
+    def _refuse(self, fd: int, why: str) -> None:
+        caller = self._callers.pop(fd)
         self.refused = why
         with suppress(OSError):
             messages.refuse(caller.connection, why)

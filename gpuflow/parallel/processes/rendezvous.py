@@ -1,7 +1,7 @@
-"""Rendezvous of processes: rank 0 listens, the others report, and all connect to all.
+"""Rendezvous of processes: rank 0 listens, the others report to it, and all connect to all.
 
-The connection to rank 0 stays open for heartbeats, for leaving, and to learn which process ended
-first (parallel/processes/heartbeats.py).
+The control connection to rank 0 stays open for heartbeats, goodbyes and failure reports
+(parallel/processes/heartbeats.py).
 """
 
 from __future__ import annotations
@@ -20,14 +20,14 @@ from gpuflow.parallel.processes.reception import MOST_CALLERS, Reception
 
 @record
 class Group:
-    """A process's position in its group.
+    """A connected group of processes, from the view of one process.
 
     Attributes:
-        rank, size: of this process, and the number of processes.
-        control: the connection to rank 0; on rank 0 None.
-        members: rank 0's connections to the others by rank; elsewhere empty.
-        peers: a connection for data to each other rank.
-        devices: for each rank, how many devices of each platform it has.
+        rank, size: the rank of this process, and the number of processes.
+        control: the control connection to rank 0; None on rank 0.
+        members: on rank 0, the control connections to the others by rank; elsewhere empty.
+        peers: the data connection to each other rank.
+        devices: for each rank its number of devices by platform.
     """
 
     rank: int
@@ -46,23 +46,30 @@ def join(
     devices: dict[str, int],
     timeout: float,
 ) -> Group:
-    """Connect to the other processes at ``address``, which is rank 0's.
+    """Connect to the other processes.
+
+    Args:
+        address: ``host:port`` at which rank 0 listens.
+        rank, size: the rank of this process, and the number of processes.
+        token: the token of the group.
+        devices: number of this process's devices by platform.
+        timeout: maximum time in seconds.
 
     Raises:
-        CommunicationError: they are not all there in time, or the token is another one.
+        CommunicationError: if a process is not ready in time, or has another token.
     """
     host, port = messages.split_address(address)
     deadline = time.monotonic() + timeout
     listener: Listener | None = None
     try:
         if rank == 0:
-            door = messages.listen(host, port, max(size, 128))
+            listening = messages.listen(host, port, max(size, 128))
             try:
                 listener = listen_for_peers(host)
                 about = {"rank": 0, "devices": devices, "places": listener.addresses}
-                members, table = _gather(door, about, size, token, deadline, address)
+                members, table = _gather(listening, about, size, token, deadline, address)
             finally:
-                door.close()
+                listening.close()
             control = None
         else:
             control, listener, table = _report(
@@ -81,17 +88,17 @@ def join(
 
 
 def _gather(
-    door: socket.socket,
+    listening: socket.socket,
     about: dict[str, Any],
     size: int,
     token: str,
     deadline: float,
     address: str,
 ) -> tuple[dict[int, socket.socket], list[dict[str, Any]]]:
-    """Wait until all ranks have reported, and send each the addresses of the others."""
+    """Wait until all ranks have reported, and send the table of all entries to each."""
     members: dict[int, socket.socket] = {}
     entries = {0: about}
-    reception = Reception([door], token, max(MOST_CALLERS, 2 * size))
+    reception = Reception([listening], token, max(MOST_CALLERS, 2 * size))
     try:
         while len(entries) < size:
             arrival = reception.next(deadline)
@@ -142,10 +149,10 @@ def _close(members: dict[int, socket.socket], why: str) -> None:
 
 
 def _check(entry: dict[str, Any], entries: dict[int, Any], size: int) -> None:
-    """Whether a process can join.
+    """Check that a process may join.
 
     Raises:
-        WireError: if it cannot, or a required field is missing.
+        WireError: if size or rank do not fit the group, or a required field is missing.
     """
     if entry.get("size") != size:
         got = str(entry.get("size"))[:50]
@@ -159,10 +166,10 @@ def _check(entry: dict[str, Any], entries: dict[int, Any], size: int) -> None:
 
 
 def _check_entry(entry: Any) -> None:
-    """Whether an entry describes the devices and the address of a process.
+    """Check that an entry describes the devices and addresses of a process.
 
     Raises:
-        WireError: it does not.
+        WireError: if it does not.
     """
     if not isinstance(entry, dict):
         raise WireError("an entry must be an object")
@@ -189,7 +196,7 @@ def _report(
     deadline: float,
     address: str,
 ) -> tuple[socket.socket, Listener, list[dict[str, Any]]]:
-    """Report to rank 0; returns the connection, our listener, and the table of all others."""
+    """Report to rank 0; returns the control connection, our listener, and the table of entries."""
     listener = control = None
     try:
         control = messages.connect(host, port, deadline)

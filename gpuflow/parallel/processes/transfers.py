@@ -1,7 +1,7 @@
-"""Connections to all other processes, and transfers over several of them at once.
+"""Full-duplex transfers over sockets to several peers at once.
 
-A transfer sends and receives at the same time, and never waits for one peer while another is ready,
-so that rings cannot block. Each message has a header with the sender's operation: a rank with
+A transfer sends and receives concurrently, and never waits for one peer while another is ready, so
+that rings cannot deadlock. Each message has a header with the sender's operation. A rank with
 another operation gets an error instead of wrong numbers.
 """
 
@@ -21,23 +21,24 @@ from typing import NoReturn
 from gpuflow.base.errors import CommunicationError
 from gpuflow.base.records import record
 
-# Mark, checksum of the sender's call, bytes of data, and the call as text, truncated.
+# Magic bytes, checksum of the sender's call, size of the data in bytes, and the call as text,
+# truncated.
 _TEXT_BYTES = 160
 _HEADER = struct.Struct(f"<4sIQ{_TEXT_BYTES}s")
-_MARK = b"gpfl"
+_MAGIC = b"gpfl"
 _SLICE = 1.0  # seconds between checks for other events while waiting
-VERDICT = 2.0  # seconds in which rank 0 reports the first failure, when a connection breaks
+VERDICT = 2.0  # seconds to wait for rank 0's report of the first failure, if a connection breaks
 
 
 @record
 class Call:
-    """One collective of one communicator, as all its ranks should see it.
+    """One collective of a communicator; it must be equal on all ranks.
 
     Attributes:
-        operation: its name.
-        number: it is the communicator's how manyth.
-        about: dtype, shape, how it combines, and among whom.
-        headers: those made so far, by the bytes of data that follow.
+        operation: name of the collective.
+        number: ordinal among the communicator's collectives.
+        about: dtype, shape, reduction, and ranks, as text.
+        headers: cached headers, by the size of the data in bytes.
     """
 
     operation: str
@@ -46,11 +47,11 @@ class Call:
     headers: dict[int, bytes] = field(default_factory=dict)
 
     def header(self, count: int) -> bytes:
-        """The header for ``count`` bytes of its data."""
+        """The header of a message with ``count`` bytes of data."""
         header = self.headers.get(count)
         if header is None:
             text = str(self).encode()
-            header = _HEADER.pack(_MARK, zlib.crc32(text), count, text[:_TEXT_BYTES])
+            header = _HEADER.pack(_MAGIC, zlib.crc32(text), count, text[:_TEXT_BYTES])
             self.headers[count] = header
         return header
 
@@ -60,16 +61,21 @@ class Call:
 
 @record(frozen=False)
 class Receipt:
-    """Data from one peer: header first, then data into ``target``.
+    """A message to receive from one peer: a header, then data.
 
-    ``arrived(count)`` is called with the number of received bytes, whenever there are more.
+    Attributes:
+        peer: the rank of the sender.
+        target: the buffer of the data.
+        arrived: called with the number of received data bytes, whenever it grows.
+        header: the buffer of the header.
+        count: number of received bytes, including the header.
     """
 
     peer: int
     target: memoryview
     arrived: Callable[[int], None] | None = None
     header: bytearray = field(default_factory=lambda: bytearray(_HEADER.size))
-    count: int = 0  # bytes so far, header included
+    count: int = 0
 
     @property
     def is_done(self) -> bool:
@@ -78,24 +84,26 @@ class Receipt:
 
 @record(frozen=False)
 class Delivery:
-    """Data to one peer: views of memory, the first of which is next."""
+    """A message to send to one peer: the views of memory that remain to be sent, in order."""
 
     peer: int
     views: list[memoryview]
 
 
 class Links:
-    """A process's connections to all others of its group.
+    """The data connections of a process to all others of its group.
 
     Args:
-        rank: of this process.
+        rank: the rank of this process.
         sockets: a connected socket for each other rank.
         timeout: seconds that a transfer may take without any progress.
 
     Attributes:
-        size: how many processes there are.
-        differs: called with the operations of this and another rank, if they differ; for the
-            others.
+        size: number of processes.
+        lock: callers of ``exchange`` must hold it: transfers of two collectives must not mix.
+        calls: number of started transfers, by which a watchdog detects progress.
+        differs: called with both operations if another rank has a different one, to report it to
+            the other ranks.
     """
 
     def __init__(self, rank: int, sockets: dict[int, socket.socket], timeout: float) -> None:
@@ -103,7 +111,7 @@ class Links:
         self.differs: Callable[[str], None] = lambda reason: None
         self.timeout = timeout
         self.lock = threading.RLock()
-        self.calls = 0  # transfers begun so far, which a watchdog takes for progress
+        self.calls = 0
         self._sockets = sockets
         self._failure: str | None = None
         self._failed = threading.Event()
@@ -113,7 +121,7 @@ class Links:
                 connection.setsockopt(socket.SOL_SOCKET, option, 1 << 22)
 
     def fail(self, reason: str) -> None:
-        """End all transfers, now and later, with an error; the first reason holds."""
+        """End all current and later transfers with an error; only the first reason is kept."""
         if self._failure is None:
             self._failure = reason
             self._failed.set()
@@ -121,11 +129,11 @@ class Links:
 
     @property
     def failure(self) -> str | None:
-        """Why transfers end with an error, if they do."""
+        """The reason why transfers fail; None if they do not."""
         return self._failure
 
     def close(self, keep: bool = False) -> None:
-        """End the connections; ``keep`` leaves the sockets to the threads that wait for them."""
+        """Shut down the connections; ``keep`` leaves sockets open for threads that wait on them."""
         for connection in list(self._sockets.values()):
             with suppress(OSError):
                 connection.shutdown(socket.SHUT_RDWR)
@@ -140,10 +148,15 @@ class Links:
         sends: Sequence[tuple[int, memoryview]],
         receipts: Sequence[Receipt],
     ) -> None:
-        """Send data to some peers while receiving from some.
+        """Send to some peers while receiving from some, and return when all is done.
+
+        Args:
+            call: the collective.
+            sends: pairs of a peer and data.
+            receipts: the messages to receive.
 
         Raises:
-            CommunicationError: a peer ended, stalled, or does something else.
+            CommunicationError: if a peer ends, stalls, or has another operation.
         """
         self.calls += 1
         deliveries = [
@@ -152,16 +165,16 @@ class Links:
         waiting: list[Receipt | Delivery] = [*deliveries, *receipts]
         deadline = time.monotonic() + self.timeout
         while waiting:
-            moved = False
-            left: list[Receipt | Delivery] = []
+            has_progress = False
+            remaining: list[Receipt | Delivery] = []
             for item in waiting:
                 step = self._send if isinstance(item, Delivery) else self._receive
                 progress, done = step(call, item)  # type: ignore[arg-type]
-                moved = moved or progress
+                has_progress = has_progress or progress
                 if not done:
-                    left.append(item)
-            waiting = left
-            if moved:
+                    remaining.append(item)
+            waiting = remaining
+            if has_progress:
                 deadline = time.monotonic() + self.timeout
             elif waiting:
                 self._wait(call, waiting, deadline)
@@ -206,13 +219,13 @@ class Links:
             return
         mark, _, count, text = _HEADER.unpack(item.header)
         other = "something unknown"
-        if mark == _MARK:
+        if mark == _MAGIC:
             other = text.rstrip(b"\0").decode(errors="replace")
         differs = (
             f"{call} with {len(item.target)} bytes on rank {self.rank} and {other} with {count} "
             f"bytes on rank {item.peer}"
         )
-        # Ranks that wait for one of the two get the reason before the connections end.
+        # Report first: ranks that wait for one of the two then get the reason before the shutdown.
         self.differs(f"ranks do different things: {differs}")
         self.fail(f"rank {item.peer} and rank {self.rank} do different things")
         raise CommunicationError(
@@ -231,18 +244,18 @@ class Links:
         """Wait until one of the connections is ready.
 
         Raises:
-            CommunicationError: none was before the deadline.
+            CommunicationError: if none is ready before the deadline.
         """
         poll = select.poll()
         events: dict[int, int] = {}
         for item in waiting:
-            number = self._socket(call, item.peer).fileno()
+            fd = self._socket(call, item.peer).fileno()
             mask = select.POLLOUT if isinstance(item, Delivery) else select.POLLIN
-            events[number] = events.get(number, 0) | mask
-        for number, mask in events.items():
-            if number < 0:
+            events[fd] = events.get(fd, 0) | mask
+        for fd, mask in events.items():
+            if fd < 0:
                 self._lost(call, waiting[0].peer)
-            poll.register(number, mask)
+            poll.register(fd, mask)
         while not poll.poll(1000 * min(_SLICE, max(0.0, deadline - time.monotonic()))):
             if self._failure is not None:
                 self._lost(call, waiting[0].peer)
@@ -258,7 +271,7 @@ class Links:
                 )
 
     def _lost(self, call: Call, peer: int) -> NoReturn:
-        """A connection ended: say which process ended first, if rank 0 knows."""
+        """Raise the error for a broken connection, with the first failure if rank 0 reports it."""
         self._failed.wait(VERDICT)
         reason = self._failure or f"rank {peer} ended"
         self.fail(reason)
