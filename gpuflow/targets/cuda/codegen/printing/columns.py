@@ -1,15 +1,14 @@
-"""The emitter of kernels whose columns are each computed by the threads along a block's y.
+"""Printer of column kernels: the threads along a block's y compute one column.
 
-A schedule may give a thread two neighboring columns of 16-bit floats, so that it reads 32 bits at
-once:
+A thread may compute two neighboring columns of 16-bit floats, so that it loads 32 bits at once:
 
     x_lanes = load_vector_readonly(x, x_at_i0, 2)
-    t3 = ...x_lanes[0]...               the first column
-    t3_lane_1 = ...x_lanes[1]...        the second one, with its own running values
+    t3 = ...x_lanes[0]...               the first column: lane 0
+    t3_lane_1 = ...x_lanes[1]...        the second one: lane 1, with values of its own
 
-Each column is summed by the same threads in the same order as without, so results have the same
-bits. The computation of a point is printed once for each column; the members synchronize once for
-both.
+The statements of a point are printed once for each lane. Members synchronize once for both. A
+column is reduced by the same threads in the same order as with one lane, so results have the same
+bits.
 """
 
 from __future__ import annotations
@@ -37,10 +36,10 @@ from gpuflow.targets.cuda.codegen.printing.scalar_text import widen
 
 
 class ColumnPrinter(MemberPrinter):
-    """Prints a kernel of strategy "column"; with ``launch.width`` 1 column by column."""
+    """Prints a kernel of strategy "column"; a thread computes ``launch.width`` columns."""
 
-    lane = 0  # the column, of those of a thread, that is printed
-    lane_values: frozenset[int] = frozenset()  # values that each lane has for itself
+    lane = 0  # which of a thread's columns the statements are printed for
+    lane_values: frozenset[int] = frozenset()  # numbers of values that differ between lanes
 
     # Points
 
@@ -66,12 +65,12 @@ class ColumnPrinter(MemberPrinter):
     def value(self, value: Value) -> str:
         name = super().value(value)
         is_lane = self.lane and value.number in self.lane_values
-        # A bound value is a variable whose name has its lane already.
+        # The variable of a bound value has the suffix of its lane already.
         return f"{name}_lane_{self.lane}" if is_lane and value.number not in self.values else name
 
     @contextmanager
     def _in_lane(self, lane: int) -> Iterator[None]:
-        """Print for one of a thread's columns: its values and its elements."""
+        """Print statements for one lane: with its variables, and the offsets of its elements."""
         offsets = self.offsets
         self.lane = lane
         if lane:
@@ -80,13 +79,13 @@ class ColumnPrinter(MemberPrinter):
         self.lane, self.offsets = 0, offsets
 
     def combine_function(self, s: Reduce) -> str:
-        lane_values, self.lane_values = self.lane_values, frozenset()  # it is for one of them
+        lane_values, self.lane_values = self.lane_values, frozenset()  # all lanes call it
         name = super().combine_function(s)
         self.lane_values = lane_values
         return name
 
     def _beside(self, name: str, offset: str, lane: int) -> str:
-        """The offset of an element so many columns further."""
+        """The offset of an operand's element ``lane`` columns further."""
         operand, last = self.operands[name], self.kernel.axes[-1]
         if len(operand.strides) < len(self.kernel.axes) or operand.strides[-1] is Stride.ZERO:
             return offset
@@ -101,7 +100,7 @@ class ColumnPrinter(MemberPrinter):
 
     def begin_reduces(self, reduces: Sequence[Reduce]) -> None:
         if self.in_members:
-            assert not reduces  # the statements of a member's iteration have none
+            assert not reduces  # bodies of distributed loops have no reductions
             return
         for lane in range(self.launch.width):
             with self._in_lane(lane):
@@ -126,7 +125,7 @@ class ColumnPrinter(MemberPrinter):
 
     @contextmanager
     def _at(self, axes: Sequence[Axis], accesses: Block) -> Iterator[None]:
-        """Set the offsets for ``accesses`` to the current point of several axes."""
+        """Print the offsets of ``accesses`` at the current indices of ``axes``."""
         with ExitStack() as stack:
             for axis in axes:
                 stack.enter_context(self.at_point(axis, accesses))

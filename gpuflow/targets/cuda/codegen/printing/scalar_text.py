@@ -1,7 +1,8 @@
-"""Expressions in printed CUDA source for the scalar functions of KernelIR and its casts.
+"""Expressions of printed CUDA source for scalar functions, casts, and storage dtypes.
 
-libdevice is called by name: Numba's ``math.floor`` gives an integer, and ``math`` lacks a third of
-the table. Helpers are device functions that are printed into the source that uses them.
+Functions of libdevice are called by name: Numba's ``math.floor`` gives an integer, and ``math``
+lacks a third of the table. Functions without an expression are device functions (``_HELPERS``),
+which are printed into each module that calls them.
 """
 
 from __future__ import annotations
@@ -12,7 +13,7 @@ from gpuflow.kir.scalar import FLOAT8_DTYPES
 
 FLOATS = ("float32", "float64")
 
-# Functions that libdevice has under this name; the float32 form has an f at the end.
+# KernelIR's name: libdevice's name for float64; that for float32 has the suffix f.
 _LIBDEVICE = {
     "abs": "fabs",
     "rem": "fmod",
@@ -30,7 +31,7 @@ _LIBDEVICE = {
     },
 }  # fmt: skip
 
-# The same expression for floats of both widths; {T} is the NumPy name of the dtype.
+# Templates of float expressions: {T} is the NumPy type, {f} the suffix of libdevice's functions.
 _FLOAT_FORMS = {
     "max": "maximum({0}, {1})",
     "min": "minimum({0}, {1})",
@@ -97,15 +98,15 @@ _HELPERS = {"logistic": _LOGISTIC, "digamma": _DIGAMMA}
 
 
 def spell_function(fn: str, arguments: Sequence[str], dtype: str) -> str:
-    """The expression of a scalar function on arguments of ``dtype``; it has the exact dtype.
+    """The expression of a scalar function on arguments of ``dtype``, with that result dtype.
 
     Args:
-        fn: a name of ``kir.scalar.FUNCTIONS`` that no operator spells.
+        fn: a name of ``kir.scalar.FUNCTIONS`` for which Python has no operator.
         arguments: expressions without side effects.
         dtype: compute dtype of the first argument.
 
     Raises:
-        KeyError: the CUDA target does not have the function.
+        KeyError: if the CUDA target lacks the function.
     """
     if fn in _HELPERS:
         return f"{fn}_{dtype}({arguments[0]})"
@@ -148,7 +149,7 @@ def _suffix(dtype: str) -> str:
 
 
 def function_helper(fn: str, dtype: str) -> str | None:
-    """The text of the device function that ``spell_function`` calls, if it calls one."""
+    """The text of the device function that ``spell_function`` calls; None: it calls none."""
     if fn not in _HELPERS:
         return None
     name = f"np.{dtype}"
@@ -167,21 +168,21 @@ def spell_cast(argument: str, source: str, dtype: str) -> str:
     return f"np.{dtype}({argument})"
 
 
-# Storage that is not the compute dtype, and the unsigned integer that a pointer to it points to.
+# Storage dtypes that differ from their compute dtype: the unsigned integer that they are loaded as.
 STORAGE_BITS = {"bool": "uint8", "float16": "uint16", "bfloat16": "uint16"} | dict.fromkeys(
     FLOAT8_DTYPES, "uint8"
 )
 
 
 def widen(stored: str, storage: str) -> str:
-    """The compute value of an element as it is stored."""
+    """The expression of a stored element in its compute dtype."""
     if storage == "bool":
         return f"({stored} != np.uint8(0))"
     return f"{storage}_to_float32({stored})" if storage in STORAGE_BITS else stored
 
 
 def narrow(value: str, storage: str) -> str:
-    """The element to store for a compute value."""
+    """The expression of a compute value in its storage dtype."""
     if storage == "bool":
         return f"np.uint8({value})"
     return f"float32_to_{storage}({value})" if storage in STORAGE_BITS else value
