@@ -315,7 +315,7 @@ def _copy_unit(itemsize: int) -> tuple[str, int]:
 
 
 def _literal(bits: int, kind: str) -> str:
-    """The literal of type ``kind`` for a scalar argument, whose bits are the low ones of ``bits``."""
+    """The literal of a scalar argument of type ``kind``, from its 64-bit argument slot."""
     if kind not in ("float32", "float64"):
         return f"np.{kind}({bits})"
     data = np.array([bits], np.int64).view(np.uint8)[: np.dtype(kind).itemsize]

@@ -102,7 +102,7 @@ class _Carry:
 
 
 class _Writer(BlockPrinter):
-    """Prints the steps of plans; the text of a kernel starts with ``scan_iteration`` or ``loop``."""
+    """Prints the steps of plans; the printing functions call ``scan_iteration`` or ``loop``."""
 
     def step_locations(self, step: ProgramStep) -> tuple[list[Location], list[Location]]:
         """Add parameters for the operands and outputs of the outermost step; their locations."""
