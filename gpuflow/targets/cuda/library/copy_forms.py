@@ -1,14 +1,15 @@
-"""Copies of a view to row-major memory: the kernel, its launch and its scalar arguments.
+"""Copies of a view to row-major memory: selects the kernel, its launch and scalar arguments.
 
-    rows     as the target goes: a block has threads along a row and along rows, so that a thread
-             divides once for all of its elements, and not at all in up to two dimensions
-    tiles    where the innermost dimension of the target is none of the source's: through shared
-             memory (kernels/transposing.py)
+    rows     kernels/copying.py, in the order of the target. A block has threads along a row and
+             across rows, so that a thread divides once for all of its elements, and not at all in
+             up to two dimensions
+    tiles    kernels/transposing.py, if the innermost dimensions of source and target differ: a
+             transposition through shared memory
 
-Rows that are contiguous in the source, and aligned to a vector, move in vectors of up to 16 bytes;
-a launch at other addresses has the same threads, which copy one by one. Indices have 32 bits if
-offsets allow it. The elements per thread, and the sizes from which tiles are taken, are guesses:
-nothing was measured on a GPU.
+Rows that are contiguous in the source, and aligned to a vector, are copied in vectors of up to 16
+bytes. At unaligned addresses, the same launch copies element by element (``plain``). Indices have
+32 bits if offsets allow it. The elements per thread, and the sizes from which tiles are used, are
+guesses: nothing was measured on a GPU.
 """
 
 from __future__ import annotations
@@ -24,16 +25,16 @@ from gpuflow.core.views import View
 from gpuflow.targets.cuda.codegen.handwritten import Scalar
 from gpuflow.targets.cuda.codegen.schedules.launch_config import Dim
 
-MOST_DIMS = 4  # of a collapsed view
+MOST_DIMS = 4  # dimensions of a collapsed view that kernels support
 THREADS = 256
 VECTOR_BYTES = 16
-FEWEST_IN_TILES = 16  # elements in both directions, that a tiled transposition is for
-# Elements that a thread copies one by one, in rows in which that leaves it neighbors: several
-# loads are on their way at once.
+FEWEST_IN_TILES = 16  # least extent of both transposed dimensions for tiles
+# Elements that a thread copies without vectors, in rows of at least LONG_ROW: so several loads are
+# in flight at once.
 SEVERAL = 4
 LONG_ROW = 32 * SEVERAL
-_MOST_ROWS = 1 << 15  # in the second dimension of a grid
-_LARGEST = 2**31 - 2**24  # what counters and offsets may reach with 32 bits, and their last steps
+_MOST_ROWS = 1 << 15  # largest grid.y
+_LARGEST = 2**31 - 2**24  # largest counter or offset in 32 bits; leaves room for a last step
 
 
 @record
@@ -41,12 +42,12 @@ class CopyForm:
     """One launch that copies a view.
 
     Attributes:
-        kernel: of kernels/; its first arguments are source and target.
-        index: the type of the scalars.
-        numbers: its scalar arguments.
-        grid, threads: the launch.
-        constants: of the build.
-        plain: those for arrays that do not begin at multiples of 16 bytes, if they differ.
+        kernel: a function of kernels/; its first two arguments are source and target.
+        index: type of the scalar arguments.
+        numbers: the scalar arguments, in the order of the kernel's parameters after ``target``.
+        grid, threads: grid, and threads per block.
+        constants: constants of the build.
+        plain: constants for arrays that are not aligned to 16 bytes; None if ``constants`` serve.
     """
 
     kernel: Callable[..., None]
@@ -59,7 +60,7 @@ class CopyForm:
 
 
 def collapsed(view: View) -> list[tuple[int, int]]:
-    """Size and stride of each dimension, with contiguous ones merged."""
+    """Size and stride of each dimension; adjacent ones are merged where strides allow it."""
     dims: list[tuple[int, int]] = []
     for size, stride in zip(view.shape, view.strides, strict=True):
         if size == 1:
@@ -72,19 +73,19 @@ def collapsed(view: View) -> list[tuple[int, int]]:
 
 
 def copy_form(view: View, itemsize: int) -> CopyForm:
-    """The copy of a view of up to four dimensions, after collapsing."""
+    """The launch that copies a view, which must have at most MOST_DIMS dimensions collapsed."""
     tiles = tiled_form(view, itemsize)
     return _rows_form(collapsed(view), itemsize) if tiles is None else tiles
 
 
 def index_reaching(most: int) -> tuple[str, int]:
-    """The type of indices up to ``most``, and LONG in a kernel with such indices."""
+    """The type for indices up to ``most``, and the constant LONG of a kernel that uses it."""
     is_long = most > _LARGEST
     return ("int64" if is_long else "int32"), int(is_long)
 
 
 def rows_grid(columns: int, rows: int) -> Dim:
-    """A grid with blocks for each row: row numbers are ``z * grid.y + y``."""
+    """A grid of ``columns`` blocks per row; the index of a row is ``z * grid.y + y``."""
     return (columns, min(rows, _MOST_ROWS), -(-rows // _MOST_ROWS))
 
 
@@ -116,7 +117,7 @@ def _rows_form(dims: Sequence[tuple[int, int]], itemsize: int) -> CopyForm:
 
 
 def _vector(dims: Sequence[tuple[int, int]], itemsize: int) -> int:
-    """Elements of a vector of 4 to 16 bytes; 1 if rows do not allow vectors."""
+    """Elements per vector of 4 to 16 bytes; 1 if rows cannot be copied in vectors."""
     size, step = dims[-1]
     if step != 1:
         return 1

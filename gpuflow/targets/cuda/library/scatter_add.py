@@ -1,4 +1,4 @@
-"""Rows added to arrays on GPUs by atomic additions."""
+"""Provider of scatter-add by atomic additions; sums of floats may differ between runs."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from gpuflow.core.views import contiguous
 from gpuflow.targets.cuda.library.launch_sequence import At, LaunchSequence, on_rows
 
 _INDEX = "int64"
-_MOST_DIMS = 3  # of windows
+_MOST_DIMS = 3  # dimensions of a window in the kernel; smaller windows are padded
 
 
 def add_atomic_sums(
@@ -23,11 +23,15 @@ def add_atomic_sums(
     outs: Sequence[At],
     kinds: Sequence[Any],
 ) -> bool:
-    """Add the launches: copy the array, or clear it, and add all rows to it.
+    """Add the launches: copy or clear the array, then add all rows to it; always returns True.
 
     Args:
-        sequence: receives the launches. sums: the operation. kinds: the operands' dtypes.
-        sources: the array, unless it is fresh; indices, validity and rows. outs: the result.
+        sequence: receives the launches.
+        sums: the operation.
+        sources: locations of the array (unless it is fresh, and starts as zeros), of indices,
+            validity and rows.
+        outs: location of the result.
+        kinds: dtypes of the operands.
     """
     dtype, (out,) = storage_dtype(kinds[-1]), outs
     components = 2 if dtypes.is_complex(dtype) else 1

@@ -1,4 +1,4 @@
-"""Graphs of the frontend for calls; tensors are numbered as the call's arrays, from 1."""
+"""Build cuDNN graphs for calls; the uids of tensors are 1, 2, ... in the order of ``arrays``."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ from gpuflow.targets.cuda.library.dnn.calls import (
 )
 from gpuflow.targets.cuda.library.dnn.frontend import TYPES
 
-# The frontend's operation of each kind, and its names of the operands.
+# The frontend's method for each kind, and its keywords for the operands.
 _CONVOLUTIONS = {
     FORWARD: ("conv_fprop", "image", "weight"),
     DATA: ("conv_dgrad", "loss", "filter"),
@@ -30,17 +30,17 @@ _CONVOLUTIONS = {
 def graph_of(
     library: Any, call: Call, deterministic: bool, handle: Any = None, device_property: Any = None
 ) -> Any:
-    """The graph of a call, without a plan.
+    """Build the graph of a call, without a plan.
 
     Args:
         library: from ``load_frontend``.
-        call: the operation.
-        deterministic: results must have the same bits in every run.
-        handle: of the device.
-        device_property: of a device, for plans without a device.
+        call: the call.
+        deterministic: whether results must have the same bits in every run.
+        handle: cuDNN handle of the device.
+        device_property: properties of a device, to plan without one.
 
     Raises:
-        Exception: the library does not take it.
+        Exception: if the library does not support the call; it raises several classes.
     """
     types = library.data_type
     kind, wide = getattr(types, TYPES[call.dtype]), types.FLOAT
@@ -62,20 +62,20 @@ def graph_of(
 
 
 class _Tensors:
-    """The tensors of a graph of one dtype, and of the dtype of sums."""
+    """Adds tensors to a graph, of the call's dtype or of the accumulator's (``is_wide``)."""
 
     def __init__(self, graph: Any, kind: Any, wide: Any) -> None:
         self.graph, self._kind, self._wide = graph, kind, wide
 
     def operand(self, uid: int, dims: Dims, strides: Dims, is_wide: bool = False) -> Any:
-        """An array that is read."""
+        """Add an operand; returns the frontend's tensor."""
         kind = self._wide if is_wide else self._kind
         return self.graph.tensor(dim=list(dims), stride=list(strides), data_type=kind, uid=uid)
 
     def output(
         self, tensor: Any, uid: int, dims: Dims, strides: Dims, is_wide: bool = False
     ) -> None:
-        """Make a result an array that is written."""
+        """Declare a result of an operation as an output of the graph."""
         kind = self._wide if is_wide else self._kind
         tensor.set_output(True).set_uid(uid).set_data_type(kind)
         tensor.set_dim(list(dims)).set_stride(list(strides))
@@ -104,7 +104,7 @@ def _add_attention(
 ) -> None:
     how: dict[str, Any] = {"attn_scale": call.scale}
     if call.causal:
-        # A band without an end on the left, aligned at the first query and key.
+        # A diagonal band, unbounded on the left, which is aligned to the first query and key.
         how["diagonal_alignment"] = library.diagonal_alignment.TOP_LEFT
         how["diagonal_band_right_bound"] = 0
     rows, columns, _, _, *_ = call.arrays
