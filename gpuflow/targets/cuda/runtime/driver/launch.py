@@ -1,4 +1,9 @@
-"""Launches of GPU kernels: the grid, the variant, and the parameters."""
+"""Bind the kernel calls of a plan to launches: grid, variant of the kernel, and parameters.
+
+A launch is a function of addresses. The plan's driver (its straight-line Python) has a register for
+each address that differs between calls; a launch numbers those that it uses. Before it runs, the
+launch writes the addresses into its argument slots, or into a segment table in device memory.
+"""
 
 from __future__ import annotations
 
@@ -27,21 +32,24 @@ from gpuflow.targets.cuda.codegen.schedules.launch_config import (
 from gpuflow.targets.cuda.runtime.driver.program_device import GpuDevice
 
 Register = int
-# The address of a buffer: a register of the driver, or None for a fixed address; byte offset.
+# The address of a buffer: (register of the driver, byte offset), or (None, fixed address).
 BufferLocation = tuple[Register | None, int]
 Run = Callable[[], None]
 
 
 class BoundLaunch:
-    """One launch, as a function of the addresses in the registers that it uses, in their order.
+    """One launch as a function of addresses: those in its registers, in the order of these.
+
+    Registers are numbered by the launch: register k is argument k of a call.
 
     Args:
-        run: the launch of the variant for aligned addresses.
-        plain: makes the launch of the variant for any address.
-        slots: the parameters, or the contents of a table.
-        fixups: arguments that are an address: slot, register and byte offset.
-        aligned: register, byte offset, and the required alignment of the sum for ``run``.
-        upload: copies the arguments to the device, for segments.
+        run: launches the variant for aligned addresses.
+        plain: returns the launch of the variant for any address, which may build it.
+        slots: argument slots that ``run`` and ``plain`` read, or contents of the segment table.
+        fixups: slots that are addresses: slot, register, byte offset.
+        aligned: conditions for ``run``: register, byte offset, and the number of which their sum
+            must be a multiple. If one fails, ``plain`` runs.
+        upload: copies ``slots`` to the segment table in device memory; None: there is no table.
     """
 
     def __init__(
@@ -58,11 +66,11 @@ class BoundLaunch:
         self._upload, self._is_uploaded = upload, False
 
     def text(self, constant: Callable[[str, Any], str], addresses: Sequence[str]) -> list[str]:
-        """Python that launches it, without loops: a launch costs little more than CUDA's call.
+        """Unrolled statements that do the same as a call, for little more than CUDA's own cost.
 
         Args:
-            constant: names a value.
-            addresses: the variables that hold the registers.
+            constant: adds a value to the namespace of the statements, and returns its name.
+            addresses: an expression of the address in each register.
         """
         if self._upload is not None:
             return [f"{constant('launch', self)}({', '.join(addresses)})"]
@@ -84,7 +92,7 @@ class BoundLaunch:
         self.prepared(*addresses)()
 
     def prepared(self, *addresses: int) -> Run:
-        """The launch for these addresses: its parameters, or its table, hold them."""
+        """Write addresses to slots or table, and return the launch to call."""
         slots = self._slots
         if self._upload is not None:
             self.fill_table(*addresses)
@@ -98,11 +106,11 @@ class BoundLaunch:
 
     @property
     def has_table(self) -> bool:
-        """Whether addresses go through a table in device memory."""
+        """Whether addresses are in a segment table in device memory, not in parameters."""
         return self._upload is not None
 
     def fill_table(self, *addresses: int) -> None:
-        """Update the table in device memory if an address has changed."""
+        """Update the segment table in device memory if an address has changed."""
         assert self._upload is not None
         slots, changed = self._slots, not self._is_uploaded
         for slot, register, offset in self._fixups:
@@ -115,14 +123,17 @@ class BoundLaunch:
 
 
 class AlignedCall:
-    """A library's call as a function of addresses; launches of ours if they are not aligned.
+    """A library call as a function of addresses; our launches replace it at unaligned addresses.
+
+    Arguments of a call: first those of ``run``, then those of ``plain``, then optionally a stream.
 
     Args:
-        run: of the library; it takes the first arguments, then a stream if there is one.
-        aligned: the number of arguments that must be multiples of ``alignment``.
-        offsets: bytes from each argument of ``run``.
-        count: the number of all arguments, without the stream.
-        plain: makes a function of the arguments after those of ``run``.
+        run: the library's function of addresses, and optionally a stream.
+        aligned: number of leading arguments that must be aligned.
+        alignment: number of bytes that their sums with ``offsets`` must be multiples of.
+        offsets: byte offset to add to each argument of ``run``.
+        count: number of all arguments without the stream.
+        plain: returns the function for unaligned addresses, which takes no stream.
     """
 
     def __init__(
@@ -146,7 +157,7 @@ class AlignedCall:
         self._run(*shifted, *arguments[self._count :])
 
     def is_aligned(self, arguments: Sequence[int]) -> bool:
-        """Whether the library supports these addresses; only then the call can be recorded."""
+        """Whether the library supports these addresses; otherwise the call cannot be recorded."""
         pairs = zip(arguments[: self._aligned], self._offsets, strict=False)
         return not any((address + offset) % self._alignment for address, offset in pairs)
 
@@ -156,14 +167,21 @@ def _sum(address: str, offset: int) -> str:
 
 
 class Registers:
-    """The registers of one launch: indices of the driver's registers, in order of first use."""
+    """Numbers the registers that one launch uses, in order of first use.
+
+    Args:
+        locate: gives the location of a buffer.
+
+    Attributes:
+        numbers: number in the launch by register of the driver.
+    """
 
     def __init__(self, locate: Callable[[int], BufferLocation]) -> None:
         self._locate = locate
         self.numbers: dict[Register, int] = {}
 
     def slots(self, call: KernelCall) -> list[tuple[int | None, int]]:
-        """For each slot, the launch's register and a byte offset, or None and a scalar."""
+        """For each argument slot, (the launch's register, byte offset) or (None, value)."""
         slot_sources: list[tuple[int | None, int]] = [(None, number) for number in call.slots]
         for k, buffer in enumerate(call.buffers):
             if buffer == NO_BUFFER:
@@ -177,9 +195,10 @@ class Registers:
 
 
 def launched_kernel(step: KernelStep, calls: Sequence[KernelCall]) -> tuple[Kernel, bool]:
-    """The kernel of one of a step's launches, and whether its accesses may have 128 bits.
+    """The kernel of one launch of a step, and whether its vector variant may be used.
 
-    Sizes and strides of the calls determine the width of its index arithmetic.
+    Sizes and strides of the calls determine the width of its index arithmetic. Launches of several
+    calls use the segmented kernel, which has no vectors.
     """
     several = len(calls) > 1
     kernel = step.kernel if several else calls[0].kernel
@@ -189,7 +208,17 @@ def launched_kernel(step: KernelStep, calls: Sequence[KernelCall]) -> tuple[Kern
 def make_launch(
     calls: Sequence[KernelCall], kernel: Kernel, registers: Registers, device: GpuDevice
 ) -> BoundLaunch | None:
-    """The launch of a kernel, or of several calls of a segmented one; None if it is empty."""
+    """Bind the launch of a kernel call, or of several calls of a segmented kernel.
+
+    Args:
+        calls: the calls.
+        kernel: their kernel, from ``launched_kernel``.
+        registers: receives the registers that the launch uses.
+        device: the device.
+
+    Returns:
+        The launch; None if there is nothing to compute.
+    """
     if len(calls) > 1:
         return _segments(calls, kernel, registers, device)
     (call,) = calls
@@ -228,7 +257,10 @@ def _alignment_conditions(
     slot_sources: Sequence[tuple[int | None, int]],
     sizes: Mapping[str, int],
 ) -> list[tuple[int, int, int]] | None:
-    """Alignment conditions of registers for the vector variant; None if it can never run."""
+    """Conditions for the vector variant (see ``BoundLaunch``); None if it can never run.
+
+    Fixed addresses, sizes and strides are checked here, and registers at each launch.
+    """
     launch = cuda_kernel.source.launch
     itemsize = {o.name: storage_dtype(o.dtype).itemsize for o in kernel.operands if o.dtype}
     slot_of = {argument: slot for slot, argument in enumerate(arguments(kernel))}
