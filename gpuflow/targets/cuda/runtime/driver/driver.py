@@ -53,7 +53,7 @@ _REMEMBERED = 16  # recent programs that an error names
 
 
 class GpuDriver:
-    """The driver of one GPU: implements ``Driver`` and ``GpuDevice``; thread-safe.
+    """The driver of one GPU, which implements ``Driver`` and ``GpuDevice``.
 
     Args:
         api: the device.
