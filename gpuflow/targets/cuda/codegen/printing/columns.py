@@ -44,7 +44,7 @@ class ColumnPrinter(MemberPrinter):
     # Points
 
     def inside(self, nest: Nest, print_body: Callable[[Block], None]) -> None:
-        if self.launch.width > 1 and len(nest) == 1 and not self.in_members:
+        if self.launch.width > 1 and len(nest) == 1 and not self.members_diverge:
             body = nest[0].body
             one_for_all = {s.out for s in body.body if isinstance(s, Const)}
             values = defined(body.body) - one_for_all
@@ -55,7 +55,7 @@ class ColumnPrinter(MemberPrinter):
         super().inside(nest, print_body)
 
     def statement(self, statement: Statement) -> None:
-        if not self.lane_values or self.in_members or isinstance(statement, Const):
+        if not self.lane_values or self.members_diverge or isinstance(statement, Const):
             super().statement(statement)
             return
         for lane in range(self.launch.width):
@@ -74,7 +74,7 @@ class ColumnPrinter(MemberPrinter):
         offsets = self.offsets
         self.lane = lane
         if lane:
-            self.offsets = {name: self._beside(name, at, lane) for name, at in offsets.items()}
+            self.offsets = {name: self._lane_offset(name, at, lane) for name, at in offsets.items()}
         yield
         self.lane, self.offsets = 0, offsets
 
@@ -84,7 +84,7 @@ class ColumnPrinter(MemberPrinter):
         self.lane_values = lane_values
         return name
 
-    def _beside(self, name: str, offset: str, lane: int) -> str:
+    def _lane_offset(self, name: str, offset: str, lane: int) -> str:
         """The offset of an operand's element ``lane`` columns further."""
         operand, last = self.operands[name], self.kernel.axes[-1]
         if len(operand.strides) < len(self.kernel.axes) or operand.strides[-1] is Stride.ZERO:
@@ -99,7 +99,7 @@ class ColumnPrinter(MemberPrinter):
     # Reductions
 
     def begin_reduces(self, reduces: Sequence[Reduce]) -> None:
-        if self.in_members:
+        if self.members_diverge:
             assert not reduces  # bodies of distributed loops have no reductions
             return
         for lane in range(self.launch.width):
@@ -138,23 +138,24 @@ class ColumnPrinter(MemberPrinter):
         return f"{self.names.operand(name)}_lanes"
 
     def _load(self, s: Load) -> None:
-        if self.in_members and self.launch.width > 1 and self._is_in_vector(s):
+        if self.members_diverge and self.launch.width > 1 and self._is_in_vector(s):
             dtype = self.operands[s.operand].dtype
             stored = widen(f"{self._lanes(s.operand)}[{self.lane}]", dtype)
             self.emit(f"{self.value(s.out)} = {stored}")
             return
         super()._load(s)
 
-    def combine_members(self, s: Reduce, group: str) -> None:
+    def combine_members(self, s: Reduce, reduction: str) -> None:
         if self.launch.width == 1:
-            super().combine_members(s, group)
+            super().combine_members(s, reduction)
             return
+        assert self.may_synchronize, self.kernel.name
         combine, dtypes = self.combine_function(s), [out.dtype for out in s.outs]
-        text = combining.column_group(combine, dtypes, self.launch.width)
-        self.helper(f"{group}_{combine}", text)
-        shared = [self._shared_array(number, dtype) for number, dtype in enumerate(dtypes)]
+        text = combining.column_reduction(combine, dtypes, self.launch.width)
+        self.helper(f"{reduction}_{combine}", text)
+        shared = [self._shared_memory_array(number, dtype) for number, dtype in enumerate(dtypes)]
         outs: list[str] = []
         for lane in range(self.launch.width):
             with self._in_lane(lane):
                 outs += self.results(s)
-        self.emit(f"{', '.join(outs)} = {group}_{combine}({', '.join([*outs, *shared])})")
+        self.emit(f"{', '.join(outs)} = {reduction}_{combine}({', '.join([*outs, *shared])})")

@@ -34,7 +34,7 @@ def row_barrier():
 """
 
 
-def row_group(combine: str, dtypes: Sequence[str]) -> str:
+def row_reduction(combine: str, dtypes: Sequence[str]) -> str:
     """The reduction over ``blockDim.x`` threads: butterflies in each warp, then over the warps.
 
     A group must be one warp, or a whole block of at most 32 warps. The second barrier keeps the
@@ -67,13 +67,13 @@ def row_group(combine: str, dtypes: Sequence[str]) -> str:
     return "\n".join(source)
 
 
-def column_group(combine: str, dtypes: Sequence[str], lanes: int = 1) -> str:
+def column_reduction(combine: str, dtypes: Sequence[str], lanes: int = 1) -> str:
     """The tree reduction over ``blockDim.y`` threads of a column, in shared memory.
 
     ``blockDim.x`` must be 32, and ``blockDim.y`` a power of two.
 
     Args:
-        combine, dtypes: as for ``row_group``.
+        combine, dtypes: as for ``row_reduction``.
         lanes: columns of a thread. Parameters and results are ordered by column, then by component.
             Each column has 32 * 32 elements of the shared arrays, so that all columns use the same
             barriers.
@@ -117,9 +117,9 @@ def column_group(combine: str, dtypes: Sequence[str], lanes: int = 1) -> str:
     return "\n".join(source)
 
 
-GROUPS: dict[str, Callable[[str, Sequence[str]], str]] = {
-    "row": row_group,
-    "column": column_group,
+GROUP_REDUCTIONS: dict[str, Callable[[str, Sequence[str]], str]] = {
+    "row": row_reduction,
+    "column": column_reduction,
 }
 
 

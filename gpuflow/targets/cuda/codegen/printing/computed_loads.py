@@ -113,13 +113,13 @@ class _Patterns:
         self.operands = {operand.name: operand for operand in kernel.operands}
         self._axes = [axis.name for axis in kernel.axes]
         self._width = width
-        self._of: dict[int, _Pattern] = {}
+        self._by_value: dict[int, _Pattern] = {}
 
     def add(self, statement: Statement) -> None:
         """Record the pattern of the values that a statement defines."""
         pattern = self._pattern(statement)
         for value in results_of(statement):
-            self._of[value.number] = pattern
+            self._by_value[value.number] = pattern
 
     def loaded(self, statement: Statement) -> _Loaded | None:
         """The vector loads that a statement becomes, and their needs; None: it cannot."""
@@ -163,7 +163,7 @@ class _Patterns:
         return (load,), _union(address.needs, _same(where).needs)
 
     def _get(self, value: nodes.Value) -> _Pattern:
-        return self._of.get(value.number, _same())
+        return self._by_value.get(value.number, _same())
 
     def _pattern(self, statement: Statement) -> _Pattern:
         match statement:

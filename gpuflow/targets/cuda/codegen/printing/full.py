@@ -100,7 +100,7 @@ class FullPrinter(GroupPrinter):
                 self._combine_blocks(s, first)
                 first += len(s.outs)
             with self.indented("if cuda.threadIdx.x == 0:"):
-                self.in_members = True  # only thread 0 gets here: no distribution, no barrier
+                self.members_diverge = True  # only thread 0 gets here: no distribution, no barrier
                 for statement in after:
                     self.statement(statement)
 

@@ -65,7 +65,7 @@ class GroupPrinter(MemberPrinter):
         super().points(nest)
 
     def inside(self, nest: Nest, print_body: Callable[[Block], None]) -> None:
-        in_point = self.in_points and not self.in_members and len(nest) == 1
+        in_point = self.in_points and not self.members_diverge and len(nest) == 1
         super().inside(nest, self._point if in_point and self.launch.tile else print_body)
 
     def member_names(self) -> None:
@@ -109,10 +109,10 @@ class GroupPrinter(MemberPrinter):
                 for name in self.launch.register_operands:
                     operand, at = self.operands[name], self.offsets[name]
                     pointer = self.names.operand(name)
-                    call = f"{self._inside_load(operand)}({pointer}, {at}, "
+                    call = f"{self._bounded_load(operand)}({pointer}, {at}, "
                     self.emit(f"{pointer}_kept_{number} = {call}vector_{number} < row_vectors)")
 
-    def _inside_load(self, operand: Operand) -> str:
+    def _bounded_load(self, operand: Operand) -> str:
         """Print the function that loads a vector, or gives zeros past the row; returns its name."""
         bits = STORAGE_BITS.get(operand.dtype, COMPONENT_DTYPES.get(operand.dtype, operand.dtype))
         width, name = self.launch.width, f"load_inside_{bits}"
@@ -130,7 +130,7 @@ class GroupPrinter(MemberPrinter):
     # Phases
 
     def loop(self, s: For) -> None:
-        if self.launch.width == 1 or s.axis is None or not self.is_shared(s.axis):
+        if self.launch.width == 1 or s.axis is None or not self.is_distributed(s.axis):
             super().loop(s)
             return
         self._barrier_before_inplace_stores(s.body)
@@ -154,7 +154,7 @@ class GroupPrinter(MemberPrinter):
             phase: the phase.
             sums: variables of the reductions' results, which it updates.
         """
-        self.in_members = True
+        self.members_diverge = True
         if self.from_registers:
             for number in range(self.launch.tile):
                 with self.indented(f"if vector_{number} < row_vectors:"):
@@ -166,7 +166,7 @@ class GroupPrinter(MemberPrinter):
             with self.indented("while vector_id < row_vectors:"):
                 self._run(phase, "vector_id", sums, None)
                 self.emit(f"vector_id = {self.index_sum('vector_id', 'member_count')}")
-        self.in_members = False
+        self.members_diverge = False
 
     def _overlap_loads(self, phase: VectorPhase, sums: Sequence[str]) -> None:
         """Print an unrolled loop that loads ``IN_FLIGHT`` vectors before it uses the first."""
@@ -272,7 +272,7 @@ class GroupPrinter(MemberPrinter):
         rest = Block(body=tuple(s for b in bodies for s in b.body if s not in moved))
         results = []
         with self.function_body() as suite, ExitStack() as stack:
-            self.in_members = True
+            self.members_diverge = True
             for axis in axes:
                 stack.enter_context(self.at_point(axis, rest))
             for s in (s for body in bodies for s in body.body):
@@ -286,7 +286,7 @@ class GroupPrinter(MemberPrinter):
                     self.statement(s)
             results += [self.value(v) for s in reduces for v in s.body.results]
             self.emit(f"return {', '.join(results)}")
-            self.in_members = False
+            self.members_diverge = False
         return suite
 
     def _vector_source(

@@ -34,7 +34,7 @@ from gpuflow.kir.rewrite import numbered_from_zero
 from gpuflow.kir.scalar import storage_bytes
 from gpuflow.kir.walk import statements
 from gpuflow.targets.cuda.codegen.printing import combining
-from gpuflow.targets.cuda.codegen.printing.phases import MOST_REPEATED, may_share
+from gpuflow.targets.cuda.codegen.printing.phases import MOST_REPEATED, may_fuse
 from gpuflow.targets.cuda.codegen.printing.point_printer import CudaPrinter, Nest
 from gpuflow.targets.cuda.codegen.printing.scalar_text import STORAGE_BITS
 from gpuflow.targets.cuda.codegen.schedules.launch_config import MEMBER_ROLES, axes_of, perfect_nest
@@ -49,17 +49,19 @@ class MemberPrinter(CudaPrinter):
 
     A barrier is legal only at statements that all its threads reach. Three flags decide that:
 
-        in_points     the group is at a point; always, if the kernel has no loop over points
-        in_members    inside a distributed loop, in which each member is at another iteration
-        uniform       False in a branch or loop in which groups of a block may diverge
+        in_points         the group is at a point; always, if the kernel has no loop over points
+        members_diverge   members of a group are at different iterations of a distributed loop, or
+                          only one of them is here
+        groups_diverge    groups of a block may be in different branches or iterations
 
-    Loops are distributed, and values combined, only at points, outside of ``in_members``, and if
-    ``uniform``. Elsewhere each member runs the whole loop by itself, without a barrier. A subclass
-    that prints iterations of a distributed loop must set ``in_members`` meanwhile.
+    Loops are distributed, and values combined, only at points where neither diverge. Elsewhere each
+    member runs the whole loop by itself, without a barrier. A subclass that prints iterations of a
+    distributed loop must set ``members_diverge`` meanwhile. ``_emit_barrier`` and
+    ``combine_members`` print all barriers, and assert ``may_synchronize``.
     """
 
-    in_members = False  # inside a loop that is distributed over the members
-    uniform = True  # all groups of a block run the same statements here
+    members_diverge = False
+    groups_diverge = False
 
     @property
     def is_column(self) -> bool:
@@ -119,7 +121,7 @@ class MemberPrinter(CudaPrinter):
         if s.axis is None:
             with self._diverging():
                 super().loop(s)
-        elif self.is_shared(s.axis):
+        elif self.is_distributed(s.axis):
             self._barrier_before_inplace_stores(s.body)
             nest = perfect_nest(s, self.axes, MEMBER_ROLES)
             self.over_members(axes_of(nest, self.axes), lambda: self.inside(nest, self.block))
@@ -142,25 +144,30 @@ class MemberPrinter(CudaPrinter):
         all iterations of inner loops. Rows may keep their barriers: a row of several warps has
         the block to itself, and other rows only synchronize their warp.
         """
-        before = self.uniform
-        self.uniform = before and not self.is_column
+        before = self.groups_diverge
+        self.groups_diverge = before or self.is_column
         yield
-        self.uniform = before
+        self.groups_diverge = before
 
-    def is_shared(self, axis: str) -> bool:
+    @property
+    def may_synchronize(self) -> bool:
+        """Whether all threads that share a barrier reach this statement."""
+        return not (self.members_diverge or self.groups_diverge)
+
+    def is_distributed(self, axis: str) -> bool:
         """Whether a loop over ``axis`` is distributed over the members at this statement."""
-        shared = self.in_points and not self.in_members and self.uniform
-        return shared and self.axes[axis].role in MEMBER_ROLES
+        at_point = self.in_points and self.may_synchronize
+        return at_point and self.axes[axis].role in MEMBER_ROLES
 
     def over_members(self, axes: Sequence[Axis], print_body: Callable[[], None]) -> None:
         """Print a loop over the product of ``axes`` that is distributed over the members."""
-        self.in_members = True
+        self.members_diverge = True
         linear = axes[0].name if len(axes) == 1 else f"place_{axes[-1].name}"
         with self.counting(linear, "member_id", self.product(axes), "member_count"):
             if len(axes) > 1:
                 self.split(linear, axes)
             print_body()
-        self.in_members = False
+        self.members_diverge = False
 
     def unrolled_over_members(self, axes: Sequence[Axis], print_body: Callable[[], None]) -> None:
         """Print ``over_members``, unrolled by ``IN_FLIGHT``; the body must only read.
@@ -168,7 +175,7 @@ class MemberPrinter(CudaPrinter):
         The assembler then overlaps the loads of the unrolled iterations. It does not overlap
         iterations of a loop with an unknown step.
         """
-        self.in_members = True
+        self.members_diverge = True
         linear = axes[0].name if len(axes) == 1 else f"place_{axes[-1].name}"
         count = self.product(axes)
         self.emit("turn = member_id")
@@ -184,7 +191,7 @@ class MemberPrinter(CudaPrinter):
             if len(axes) > 1:
                 self.split(linear, axes)
             print_body()
-        self.in_members = False
+        self.members_diverge = False
 
     # Reductions
 
@@ -192,8 +199,8 @@ class MemberPrinter(CudaPrinter):
         """Print statements; adjacent independent reductions are fused into one loop."""
         fused: list[Reduce] = []
         for statement in block.body:
-            if isinstance(statement, Reduce) and self.is_shared(statement.axes[0]):
-                if fused and not may_share(fused, statement):
+            if isinstance(statement, Reduce) and self.is_distributed(statement.axes[0]):
+                if fused and not may_fuse(fused, statement):
                     self._reduce_fused(fused)
                     fused = []
                 fused.append(statement)
@@ -243,24 +250,26 @@ class MemberPrinter(CudaPrinter):
         """The variables of the results of a reduction."""
         return [self.value(o) for o in s.outs]
 
-    def combine_members(self, s: Reduce, group: str) -> None:
-        """Combine the partial results of the members; each of them gets the total.
+    def combine_members(self, s: Reduce, reduction: str) -> None:
+        """Combine the partial results of the members, with barriers; each of them gets the total.
 
         Args:
             s: the reduction.
-            group: key of ``combining.GROUPS``: "row" combines threads of one threadIdx.y,
-                "column" those of one threadIdx.x.
+            reduction: key of ``combining.GROUP_REDUCTIONS``: "row" combines the threads of one
+                threadIdx.y, "column" those of one threadIdx.x.
         """
+        assert self.may_synchronize, self.kernel.name
         outs = self.results(s)
         combine = self.combine_function(s)
         dtypes = [out.dtype for out in s.outs]
-        self.helper(f"{group}_{combine}", combining.GROUPS[group](combine, dtypes))
-        shared = [self._shared_array(number, dtype) for number, dtype in enumerate(dtypes)]
-        neutral = [self.value(v) for v in s.init] if group == "row" else []
+        text = combining.GROUP_REDUCTIONS[reduction](combine, dtypes)
+        self.helper(f"{reduction}_{combine}", text)
+        shared = [self._shared_memory_array(number, dtype) for number, dtype in enumerate(dtypes)]
+        neutral = [self.value(v) for v in s.init] if reduction == "row" else []
         arguments = ", ".join([*outs, *neutral, *shared])
-        self.emit(f"{', '.join(outs)} = {group}_{combine}({arguments})")
+        self.emit(f"{', '.join(outs)} = {reduction}_{combine}({arguments})")
 
-    def _shared_array(self, number: int, dtype: str) -> str:
+    def _shared_memory_array(self, number: int, dtype: str) -> str:
         """Declare an array in the block's shared memory, once for all reductions; returns its name.
 
         Args:
@@ -312,9 +321,9 @@ class MemberPrinter(CudaPrinter):
     def _store(self, s: Store) -> None:
         """Print a store; outside of distributed loops, member 0 stores for its group."""
         guards = ["is_inside"] if self.is_column else []
-        if not self.in_members:
-            if self.operands[s.operand].mode is Mode.INOUT and self.uniform:
-                self.emit(self._group_barrier())
+        if not self.members_diverge:
+            if self.operands[s.operand].mode is Mode.INOUT and self.may_synchronize:
+                self._emit_barrier()
             guards.append("member_id == 0")
         if not guards:
             super()._store(s)
@@ -326,13 +335,16 @@ class MemberPrinter(CudaPrinter):
         """Emit a barrier if bodies store in place: other members may still read the elements."""
         stored = {s.operand for body in bodies for s in statements(body) if isinstance(s, Store)}
         if any(self.operands[name].mode is Mode.INOUT for name in stored):
-            self.emit(self._group_barrier())
+            self._emit_barrier()
 
-    def _group_barrier(self) -> str:
+    def _emit_barrier(self) -> None:
+        """Print a barrier for the threads of a group; of the whole block, if it has columns."""
+        assert self.may_synchronize, self.kernel.name
         if self.is_column:
-            return "barrier()"
+            self.emit("barrier()")
+            return
         self.helper("row_barrier", combining.ROW_BARRIER)
-        return "row_barrier()"
+        self.emit("row_barrier()")
 
 
 def _only_read(reduces: Sequence[Reduce]) -> bool:

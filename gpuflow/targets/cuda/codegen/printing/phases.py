@@ -69,7 +69,7 @@ def moves_as_vector(
     return plain and operand.strides[-1] is Stride.UNIT
 
 
-def may_share(fused: Sequence[nodes.Reduce], s: nodes.Reduce) -> bool:
+def may_fuse(fused: Sequence[nodes.Reduce], s: nodes.Reduce) -> bool:
     """Whether a reduction runs over the same axes as others and uses none of their results."""
     results = {value.number for other in fused for value in other.outs}
     return set(s.axes) == set(fused[0].axes) and not all_uses(s) & results
@@ -158,7 +158,7 @@ def _phases_of(kernel: Kernel, block: Block) -> list[Phase]:
     fused: list[nodes.Reduce] = []
     for statement in block.body:
         if isinstance(statement, nodes.Reduce):
-            if fused and may_share(fused, statement):
+            if fused and may_fuse(fused, statement):
                 fused.append(statement)
                 phases[-1] = Phase(phases[-1].axes, (*phases[-1].bodies, statement.body))
                 continue

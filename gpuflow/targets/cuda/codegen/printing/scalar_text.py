@@ -32,14 +32,14 @@ _LIBDEVICE = {
 }  # fmt: skip
 
 # Templates of float expressions: {T} is the NumPy type, {f} the suffix of libdevice's functions.
-_FLOAT_FORMS = {
+_FLOAT_TEMPLATES = {
     "max": "maximum({0}, {1})",
     "min": "minimum({0}, {1})",
     "sign": "(libdevice.copysign{f}({T}(1.0), {0}) if libdevice.fabs{f}({0}) > {T}(0.0) else {0})",
     "is_finite": "libdevice.fabs{f}({0}) < {T}(np.inf)",
 }
 
-_INTEGER_FORMS = {
+_INTEGER_TEMPLATES = {
     "max": "({0} if {0} > {1} else {1})",
     "min": "({0} if {0} < {1} else {1})",
     "div": "divide_integers({0}, {1})",
@@ -52,12 +52,12 @@ _INTEGER_FORMS = {
     "clz": "count_leading_zeros({0})",
 }
 
-_SIGNED_FORMS = {
+_SIGNED_TEMPLATES = {
     "abs": "({0} if {0} >= {T}(0) else {T}(-{0}))",
     "sign": "{T}({T}({0} > {T}(0)) - {T}({0} < {T}(0)))",
 }
 
-_UNSIGNED_FORMS = {"abs": "{0}", "sign": "{T}({0} > {T}(0))"}
+_UNSIGNED_TEMPLATES = {"abs": "{0}", "sign": "{T}({0} > {T}(0))"}
 
 _LOGISTIC = """
 @device_function
@@ -120,25 +120,25 @@ def spell_function(fn: str, arguments: Sequence[str], dtype: str) -> str:
             return f"round_to_bfloat16({arguments[0]})"
         if storage in STORAGE_BITS:
             return widen(narrow(arguments[0], storage), storage)
-    form = _form(fn, dtype)
-    if form is None:
+    template = _template(fn, dtype)
+    if template is None:
         raise KeyError(
             f"[cuda] fn must be a function of the CUDA target; got {fn!r} of {dtype}. "
             "Fix: add it to targets/cuda/codegen/printing/scalar_text.py."
         )
-    return form.format(*arguments, T=f"np.{dtype}", f=_suffix(dtype))
+    return template.format(*arguments, T=f"np.{dtype}", f=_suffix(dtype))
 
 
-def _form(fn: str, dtype: str) -> str | None:
+def _template(fn: str, dtype: str) -> str | None:
     if dtype == "bool":
         return "(not {0})" if fn == "not" else None
     if dtype in FLOATS:
         if fn in _LIBDEVICE:
             operands = {"fma": "{0}, {1}, {2}"}.get(fn, "{0}, {1}" if fn in _BINARY else "{0}")
             return f"libdevice.{_LIBDEVICE[fn]}{_suffix(dtype)}({operands})"
-        return _FLOAT_FORMS.get(fn)
-    signed = _UNSIGNED_FORMS if dtype.startswith("u") else _SIGNED_FORMS
-    return signed.get(fn) or _INTEGER_FORMS.get(fn)
+        return _FLOAT_TEMPLATES.get(fn)
+    signed = _UNSIGNED_TEMPLATES if dtype.startswith("u") else _SIGNED_TEMPLATES
+    return signed.get(fn) or _INTEGER_TEMPLATES.get(fn)
 
 
 _BINARY = frozenset({"nextafter", "copysign", "atan2", "pow", "hypot", "rem"})

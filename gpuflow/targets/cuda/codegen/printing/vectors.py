@@ -64,7 +64,7 @@ class VectorPrinter(BlockTilePrinter):
     def __init__(self, kernel: Kernel, launch: LaunchConfig) -> None:
         super().__init__(kernel, launch)
         self._computed: list[ComputedLoad] = []
-        self._stored: dict[int, int] = {}  # elements per load in storage dtype, by value number
+        self._raw_widths: dict[int, int] = {}  # elements per load in storage dtype, by value number
 
     def vector_points(self, nest: Nest) -> None:
         """Print the loop over vectors; for a single axis, a remainder loop follows.
@@ -154,14 +154,14 @@ class VectorPrinter(BlockTilePrinter):
     def _element_function(self, body: Block) -> Element:
         """Print the device function for one point; the remainder loop reuses it."""
         computed = [(one, self._computed_function(one)) for one in self._computed]
-        given = {self.value(one.out): one.operand.dtype for one in self._computed}
+        dtypes = {self.value(one.out): one.operand.dtype for one in self._computed}
         body = Block(body=needed([s for s in body.body if not self._is_computed(s)]))
         moved = [s for s in body.body if moves_as_vector(s, self.kernel)]
         loads = dict.fromkeys(s.operand for s in moved if isinstance(s, Load))
         stores = [s for s in moved if isinstance(s, Store)]
         others = Block(body=tuple(s for s in body.body if s not in moved))
         with self.function_body() as suite, self.at_point(self.launch.points[-1], others):
-            for value, dtype in given.items():
+            for value, dtype in dtypes.items():
                 self.emit(f"{value} = {widen(f'{value}_lane', dtype)}")
             for s in body.body:
                 if s not in moved:
@@ -171,9 +171,9 @@ class VectorPrinter(BlockTilePrinter):
                     self.emit(f"{self.value(s.out)} = {lane}")
             results = [narrow(self.value(s.value), self.operands[s.operand].dtype) for s in stores]
             self.emit(f"return {', '.join(results)}")
-        parameters = [*(self._lane(name) for name in loads), *(f"{value}_lane" for value in given)]
+        parameters = [*(self._lane(name) for name in loads), *(f"{value}_lane" for value in dtypes)]
         names = self.captured(body.body, moved, self.launch.points[-1:])
-        captured = [name for name in names if name not in given]
+        captured = [name for name in names if name not in dtypes]
         head = f"def each_element({', '.join([*parameters, *captured])}):"
         text = "\n".join(["@device_function", head, *suite])
         self.helper("each_element", text)
@@ -236,13 +236,13 @@ class VectorPrinter(BlockTilePrinter):
 
     def _stored_value(self, one: ComputedLoad, width: int) -> None:
         """Print the load of ``width`` elements, in storage dtype."""
-        self._stored = {load.out.number: width for load in one.loads}
+        self._raw_widths = {load.out.number: width for load in one.loads}
         for statement in one.statements:
             self.statement(statement)
-        self._stored = {}
+        self._raw_widths = {}
 
     def _load(self, s: Load) -> None:
-        width = self._stored.get(s.out.number)
+        width = self._raw_widths.get(s.out.number)
         if width is None:
             super()._load(s)
             return
