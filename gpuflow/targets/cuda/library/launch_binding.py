@@ -31,7 +31,13 @@ from gpuflow.targets.cuda.library.launch_sequence import (
     UserLaunch,
 )
 from gpuflow.targets.cuda.runtime.driver.handwritten_kernels import load, prepare
-from gpuflow.targets.cuda.runtime.driver.launch import AlignedCall, BoundLaunch, BufferLocation
+from gpuflow.targets.cuda.runtime.driver.launch import (
+    AlignedCall,
+    AlignmentCondition,
+    BoundLaunch,
+    BufferLocation,
+    Fixup,
+)
 from gpuflow.targets.cuda.runtime.driver.program_device import GpuDevice
 
 _ALIGNED = 16  # bytes, for accesses of 128 bits
@@ -100,31 +106,30 @@ def block_launch(
         other = load(one.kernel, one.signature, device, dict(one.plain or ()), one.bounds)
         return prepare(other, device, one.grid, one.block, slots)
 
-    moving = {number for number, _, _ in fixups}
+    in_registers = {fixup.slot for fixup in fixups}
     fixed = [
-        slots[number]
-        for number, argument in enumerate(one.arguments)
-        if isinstance(argument, At) and number not in moving
+        slots[slot]
+        for slot, argument in enumerate(one.arguments)
+        if isinstance(argument, At) and slot not in in_registers
     ]
     if any(address % _ALIGNED for address in fixed):
         run = plain()
-    aligned = [(launch_register, start, _ALIGNED) for _, launch_register, start in fixups]
+    aligned = [AlignmentCondition(fixup.register, fixup.offset, _ALIGNED) for fixup in fixups]
     return BoundLaunch(run, plain, slots, fixups, aligned), list(registers)
 
 
 def _argument_slots(
     arguments: Sequence[At | int], buffers: Sequence[BufferLocation]
-) -> tuple[array[int], dict[int, int], list[tuple[int, int, int]]]:
+) -> tuple[array[int], dict[int, int], list[Fixup]]:
     """The argument slots of a launch, its registers, and its fixups.
 
     Returns:
-        The slots, with fixed addresses and scalars filled in; by register of the program, its index
-        among the launch's addresses; and fixups (slot, index of an address, byte offset), which a
-        call applies to the slots.
+        The slots, with fixed addresses and scalars filled in; by register of the program, its
+        number in the launch; and the fixups of the other slots.
     """
     slots, registers = array("q"), {}
-    fixups: list[tuple[int, int, int]] = []
-    for number, argument in enumerate(arguments):
+    fixups: list[Fixup] = []
+    for slot, argument in enumerate(arguments):
         if not isinstance(argument, At):
             slots.append(argument)
             continue
@@ -132,7 +137,7 @@ def _argument_slots(
         slots.append(start + argument.offset)
         if register is not None:
             launch_register = registers.setdefault(register, len(registers))
-            fixups.append((number, launch_register, start + argument.offset))
+            fixups.append(Fixup(slot, launch_register, start + argument.offset))
     return slots, registers, fixups
 
 

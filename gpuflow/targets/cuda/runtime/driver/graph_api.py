@@ -72,7 +72,7 @@ def load_graph_calls(path: str = "libcuda.so.1") -> ctypes.CDLL:
     return library
 
 
-class BoundLaunch(partial):  # a call is as fast as one of a partial
+class KernelLaunch(partial):  # a call is as fast as one of a partial
     """A launch of CUDA's driver, which reads its parameters from argument slots at each call.
 
     Attributes:
@@ -92,7 +92,7 @@ def bound_launch(
     slots: array[int],
     stream: int,
     shared_bytes: int = 0,
-) -> BoundLaunch:
+) -> KernelLaunch:
     """Bind a launch to its kernel and argument slots.
 
     Args:
@@ -106,7 +106,7 @@ def bound_launch(
     pointers = array("Q", [start + 8 * k for k in range(count)])
     pointers_address = pointers.buffer_info()[0]
     shape = (*_three(grid), *_three(block), shared_bytes)
-    bound = BoundLaunch(launch, kernel.function, *shape, stream, pointers_address, 0)
+    bound = KernelLaunch(launch, kernel.function, *shape, stream, pointers_address, 0)
     bound.node = NodeParameters(kernel.function, *shape, pointers_address, None, None, None)
     bound.references = kernel, slots, pointers
     return bound
@@ -132,7 +132,7 @@ class LaunchGraph:
         library: ctypes.CDLL,
         stream: int,
         side: int,
-        work: Sequence[BoundLaunch | LibraryWork],
+        work: Sequence[KernelLaunch | LibraryWork],
         lock: AbstractContextManager[Any],
     ) -> None:
         self._library, self._stream, self._lock = library, stream, lock
@@ -143,15 +143,15 @@ class LaunchGraph:
         last: int | None = None
         for one in work:
             last = self._added(one, side, last)
-            self._nodes.append(last if isinstance(one, BoundLaunch) else None)
+            self._nodes.append(last if isinstance(one, KernelLaunch) else None)
         status = library.cuGraphInstantiateWithFlags(ctypes.byref(self._exec), self._graph, 0)
         _check("instantiate", status)
 
-    def _added(self, one: BoundLaunch | LibraryWork, side: int, last: int | None) -> int:
+    def _added(self, one: KernelLaunch | LibraryWork, side: int, last: int | None) -> int:
         """Add a node for ``one``, which depends on the node ``last``; returns it."""
         node, before = ctypes.c_void_p(), (ctypes.c_void_p * 1)(last)
         head = (ctypes.byref(node), self._graph, before, int(last is not None))
-        if isinstance(one, BoundLaunch):
+        if isinstance(one, KernelLaunch):
             status = self._library.cuGraphAddKernelNode_v2(*head, ctypes.byref(one.node))
         else:
             subgraph = self._captured(one, side)
@@ -183,7 +183,7 @@ class LaunchGraph:
     def change(self, number: int, launch: Callable[[], Any]) -> bool:
         """As ``Recorded.change``: False for calls of libraries, or if CUDA refuses."""
         node = self._nodes[number]
-        if node is None or not isinstance(launch, BoundLaunch):
+        if node is None or not isinstance(launch, KernelLaunch):
             return False
         parameters = ctypes.byref(launch.node)
         status = self._library.cuGraphExecKernelNodeSetParams_v2(self._exec, node, parameters)

@@ -10,7 +10,7 @@ from __future__ import annotations
 from array import array
 from collections.abc import Callable, Mapping, Sequence
 from functools import cache, partial
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 
@@ -37,6 +37,46 @@ BufferLocation = tuple[Register | None, int]
 Run = Callable[[], None]
 
 
+class SlotSource(NamedTuple):
+    """The value of an argument slot.
+
+    Attributes:
+        register: register of the launch that holds an address; None: the value is fixed.
+        value: byte offset to add to that address, or the fixed value.
+    """
+
+    register: int | None
+    value: int
+
+
+class Fixup(NamedTuple):
+    """An argument slot that holds an address: ``slots[slot] = addresses[register] + offset``.
+
+    Attributes:
+        slot: index of the slot.
+        register: register of the launch.
+        offset: byte offset.
+    """
+
+    slot: int
+    register: int
+    offset: int
+
+
+class AlignmentCondition(NamedTuple):
+    """A condition on an address: ``(addresses[register] + offset) % alignment == 0``.
+
+    Attributes:
+        register: register of the launch.
+        offset: byte offset.
+        alignment: number of bytes.
+    """
+
+    register: int
+    offset: int
+    alignment: int
+
+
 class BoundLaunch:
     """One launch as a function of addresses: those in its registers, in the order of these.
 
@@ -46,9 +86,8 @@ class BoundLaunch:
         run: launches the variant for aligned addresses.
         plain: returns the launch of the variant for any address, which may build it.
         slots: argument slots that ``run`` and ``plain`` read, or contents of the segment table.
-        fixups: slots that are addresses: slot, register, byte offset.
-        aligned: conditions for ``run``: register, byte offset, and the number of which their sum
-            must be a multiple. If one fails, ``plain`` runs.
+        fixups: the slots that are addresses in registers.
+        aligned: conditions for ``run``. If one fails, ``plain`` runs.
         upload: copies ``slots`` to the segment table in device memory; None: there is no table.
     """
 
@@ -57,8 +96,8 @@ class BoundLaunch:
         run: Run,
         plain: Callable[[], Run],
         slots: array[int],
-        fixups: Sequence[tuple[int, int, int]],
-        aligned: Sequence[tuple[int, int, int]] = (),
+        fixups: Sequence[Fixup],
+        aligned: Sequence[AlignmentCondition] = (),
         upload: Run | None = None,
     ) -> None:
         self._run, self._plain = run, plain
@@ -81,8 +120,8 @@ class BoundLaunch:
         ]
         run = constant("run", self._run)
         by_size: dict[int, list[str]] = {}
-        for register, offset, size in self._aligned:
-            by_size.setdefault(size, []).append(_sum(addresses[register], offset))
+        for register, offset, alignment in self._aligned:
+            by_size.setdefault(alignment, []).append(_sum(addresses[register], offset))
         if by_size:
             rests = [f"({' | '.join(sums)}) % {size}" for size, sums in by_size.items()]
             run = f"({constant('plain', self._plain)}() if {' or '.join(rests)} else {run})"
@@ -99,8 +138,8 @@ class BoundLaunch:
         else:
             for slot, register, offset in self._fixups:
                 slots[slot] = addresses[register] + offset
-        for register, offset, size in self._aligned:
-            if (addresses[register] + offset) % size:
+        for register, offset, alignment in self._aligned:
+            if (addresses[register] + offset) % alignment:
                 return self._plain()
         return self._run
 
@@ -180,9 +219,9 @@ class Registers:
         self._locate = locate
         self.numbers: dict[Register, int] = {}
 
-    def slots(self, call: KernelCall) -> list[tuple[int | None, int]]:
-        """For each argument slot, (the launch's register, byte offset) or (None, value)."""
-        slot_sources: list[tuple[int | None, int]] = [(None, number) for number in call.slots]
+    def slots(self, call: KernelCall) -> list[SlotSource]:
+        """The value of each argument slot of a call."""
+        slot_sources = [SlotSource(None, value) for value in call.slots]
         for k, buffer in enumerate(call.buffers):
             if buffer == NO_BUFFER:
                 continue
@@ -190,7 +229,7 @@ class Registers:
             launch_register = None
             if register is not None:
                 launch_register = self.numbers.setdefault(register, len(self.numbers))
-            slot_sources[k] = launch_register, offset + call.slots[k]
+            slot_sources[k] = SlotSource(launch_register, offset + call.slots[k])
         return slot_sources
 
 
@@ -223,8 +262,8 @@ def make_launch(
         return _segments(calls, kernel, registers, device)
     (call,) = calls
     slot_sources = registers.slots(call)
-    slots = array("q", [0 if register is not None else number for register, number in slot_sources])
-    fixups = [(k, r, offset) for k, (r, offset) in enumerate(slot_sources) if r is not None]
+    slots, fixups = array("q"), list[Fixup]()
+    _add_slots(slot_sources, slots, fixups)
     sizes = sizes_of(call)
     cuda_kernel = _build(kernel, device, vectorize=True)
     launch, aligned = cuda_kernel.source.launch, []
@@ -254,9 +293,9 @@ def _alignment_conditions(
     call: KernelCall,
     kernel: Kernel,
     cuda_kernel: CudaKernel,
-    slot_sources: Sequence[tuple[int | None, int]],
+    slot_sources: Sequence[SlotSource],
     sizes: Mapping[str, int],
-) -> list[tuple[int, int, int]] | None:
+) -> list[AlignmentCondition] | None:
     """Conditions for the vector variant (see ``BoundLaunch``); None if it can never run.
 
     Fixed addresses, sizes and strides are checked here, and registers at each launch.
@@ -265,21 +304,30 @@ def _alignment_conditions(
     itemsize = {o.name: storage_dtype(o.dtype).itemsize for o in kernel.operands if o.dtype}
     slot_of = {argument: slot for slot, argument in enumerate(arguments(kernel))}
     addresses: dict[str, int] = {}
-    aligned: list[tuple[int, int, int]] = []
+    aligned: list[AlignmentCondition] = []
     for name in launch.vector_operands:
-        register, number = slot_sources[slot_of[Argument("pointer", name)]]
+        register, value = slot_sources[slot_of[Argument("pointer", name)]]
         if register is None:
-            addresses[name] = number
+            addresses[name] = value
         else:
             addresses[name] = 0
-            aligned.append((register, number, launch.width * itemsize[name]))
+            aligned.append(AlignmentCondition(register, value, launch.width * itemsize[name]))
     strides = {key: distance.within(call.slots) for key, distance in distances_of(kernel).items()}
     return aligned if may_launch(launch, kernel, addresses, sizes, strides) else None
+
+
+def _add_slots(slot_sources: Sequence[SlotSource], slots: array[int], fixups: list[Fixup]) -> None:
+    """Append argument slots, and fixups of those that hold addresses in registers."""
+    for register, value in slot_sources:
+        if register is not None:
+            fixups.append(Fixup(len(slots), register, value))
+        slots.append(0 if register is not None else value)
 
 
 def _segments(
     calls: Sequence[KernelCall], kernel: Kernel, registers: Registers, device: GpuDevice
 ) -> BoundLaunch | None:
+    """Bind the launch of a segmented kernel, whose parameter is the table of ``_segment_table``."""
     cuda_kernel = _build(kernel, device, vectorize=False)
     launch = cuda_kernel.source.launch
     is_full = launch.strategy == "full"
@@ -289,28 +337,48 @@ def _segments(
     shape = launch_shape(launch, {}, device.processors, sum(lengths))
     if shape[0][0] == 0:
         return None
-    head = 2 * len(calls) + 2
     blocks = [registers.slots(call) for call in calls]
-    count = head + sum(map(len, blocks))
+    count = _table_head(len(calls)) + sum(map(len, blocks))
     table = device.empty((count,), np.dtype(np.int64))
-    address = table.address
-    slots = array("q", [len(calls)])
-    start, offset = 0, head
-    for length, block in zip(lengths, blocks, strict=True):
-        slots.extend([start, address + 8 * offset])
-        start, offset = start + length, offset + len(block)
-    slots.append(start)
-    fixups: list[tuple[int, int, int]] = []
-    for register, number in [pair for block in blocks for pair in block]:
-        if register is not None:
-            fixups.append((len(slots), register, number))
-        slots.append(0 if register is not None else number)
-    parameters = array("q", [address])
+    slots, fixups = _segment_table(table.address, lengths, blocks)
+    assert len(slots) == count
+    parameters = array("q", [table.address])
     if is_full:
         parameters.append(device.scratch(scratch_bytes(launch, shape[0])))
         parameters.append(device.counters(len(calls)))
     run = device.prepare(cuda_kernel, *shape, parameters)
     return BoundLaunch(run, lambda: run, slots, fixups, upload=partial(device.upload, table, slots))
+
+
+def _table_head(segments: int) -> int:
+    """Slots of a segment table before its first argument block."""
+    return 2 * segments + 2
+
+
+def _segment_table(
+    address: int, lengths: Sequence[int], blocks: Sequence[Sequence[SlotSource]]
+) -> tuple[array[int], list[Fixup]]:
+    """The contents of a segment table, and fixups of its argument blocks.
+
+        [segments, start_0, words_0, start_1, words_1, ..., total, argument blocks...]
+
+    ``codegen/printing/segments`` reads this layout. ``start_k`` is the sum of the lengths before
+    segment k, and ``words_k`` the address of its argument block.
+
+    Args:
+        address: address of the table in device memory.
+        lengths: points of each segment, or thread blocks for full reductions.
+        blocks: argument block of each segment.
+    """
+    slots, fixups = array("q", [len(blocks)]), list[Fixup]()
+    start, offset = 0, _table_head(len(blocks))
+    for length, block in zip(lengths, blocks, strict=True):
+        slots.extend([start, address + 8 * offset])
+        start, offset = start + length, offset + len(block)
+    slots.append(start)
+    for block in blocks:
+        _add_slots(block, slots, fixups)
+    return slots, fixups
 
 
 def _build(kernel: Kernel, device: GpuDevice, vectorize: bool) -> CudaKernel:

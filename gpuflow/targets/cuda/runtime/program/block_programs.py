@@ -32,7 +32,7 @@ from gpuflow.targets.cuda.codegen.block_printer import (
 from gpuflow.targets.cuda.codegen.block_text import loop_text, parallel_scan_text
 from gpuflow.targets.cuda.codegen.handwritten import build_text
 from gpuflow.targets.cuda.codegen.schedules.launch_config import ALONE_THREADS
-from gpuflow.targets.cuda.runtime.driver.launch import BoundLaunch
+from gpuflow.targets.cuda.runtime.driver.launch import BoundLaunch, Fixup
 from gpuflow.targets.cuda.runtime.driver.program_device import GpuDevice
 
 # Costs in seconds, all estimated: a launch, a wait of the host, a step of a block with its barrier;
@@ -156,7 +156,7 @@ def _launch(
     text: BlockText, blocks: int, device: GpuDevice, keep: Callable[[Any], None]
 ) -> tuple[BoundLaunch, list[int]]:
     operand_indices: list[int] = []
-    slots, fixups = array("q"), []
+    slots, fixups = array("q"), list[Fixup]()
     for operand in text.operands:
         if isinstance(operand, Constant):
             value = device.from_host(as_numpy(operand.value, operand.aval))
@@ -165,7 +165,7 @@ def _launch(
         else:
             if operand not in operand_indices:
                 operand_indices.append(operand)
-            fixups.append((len(slots), operand_indices.index(operand), 0))
+            fixups.append(Fixup(len(slots), operand_indices.index(operand), 0))
             slots.append(0)
     if not text.is_shared:
         arenas = device.empty((blocks * text.arena_bytes,), _BYTE)
