@@ -16,6 +16,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from math import prod
+from typing import NamedTuple
 
 import gpuflow.kernels.copying as copying
 import gpuflow.kernels.transposing as transposing
@@ -37,6 +38,65 @@ _MOST_ROWS = 1 << 15  # largest grid.y
 _LARGEST = 2**31 - 2**24  # largest counter or offset in 32 bits; leaves room for a last step
 
 
+class StridedScalars(NamedTuple):
+    """The scalar arguments of ``copy_strided``: its parameters after ``target``, in order.
+
+    Attributes:
+        bits: 2**bits threads of a block copy elements of one row.
+        rows: number of rows; a row is the innermost dimension.
+        size1, size2, size3: sizes of all dimensions but the outermost, padded to MOST_DIMS.
+        step0, step1, step2, step3: strides of the source in elements.
+    """
+
+    bits: int
+    rows: int
+    size1: int
+    size2: int
+    size3: int
+    step0: int
+    step1: int
+    step2: int
+    step3: int
+
+
+class TransposedScalars(NamedTuple):
+    """The scalar arguments of ``copy_transposed``: its parameters after ``target``, in order.
+
+    Dimension a is innermost in the source and b in the target; i and j are the others, i outermost.
+
+    Attributes:
+        size_j, size_a, size_b: sizes.
+        step_i, step_j, step_b: strides of the source in elements.
+        out_i, out_j, out_a: strides of the target in elements.
+    """
+
+    size_j: int
+    size_a: int
+    size_b: int
+    step_i: int
+    step_j: int
+    step_b: int
+    out_i: int
+    out_j: int
+    out_a: int
+
+
+class TakeScalars(NamedTuple):
+    """The scalar arguments of ``take``: its parameters after ``positions``, in order.
+
+    Attributes:
+        count: number of taken elements, with a thread for each.
+        length: length of the source's rows.
+        inner: product of the dimensions after that of the rows.
+        taken: number of elements to take from each row.
+    """
+
+    count: int
+    length: int
+    inner: int
+    taken: int
+
+
 @record
 class CopyForm:
     """One launch that copies a view.
@@ -44,7 +104,7 @@ class CopyForm:
     Attributes:
         kernel: a function of kernels/; its first two arguments are source and target.
         index: type of the scalar arguments.
-        numbers: the scalar arguments, in the order of the kernel's parameters after ``target``.
+        numbers: the scalar arguments, which must be those of ``kernel``.
         grid, threads: grid, and threads per block.
         constants: constants of the build.
         plain: constants for arrays that are not aligned to 16 bytes; None if ``constants`` serve.
@@ -52,7 +112,7 @@ class CopyForm:
 
     kernel: Callable[..., None]
     index: str
-    numbers: tuple[int, ...]
+    numbers: StridedScalars | TransposedScalars
     grid: Dim
     threads: int
     constants: dict[str, Scalar]
@@ -104,7 +164,7 @@ def _rows_form(dims: Sequence[tuple[int, int]], itemsize: int) -> CopyForm:
     reach = max(rows * size, sum([count * abs(stride) for count, stride in dims]))
     index, is_long = index_reaching(reach)
     sizes = [count for count, _ in padded[1:]]
-    numbers = (bits, rows, *sizes, *[stride for _, stride in padded])
+    numbers = StridedScalars(bits, rows, *sizes, *[stride for _, stride in padded])
     constants = {
         "SIZE": itemsize,
         "EACH": each,
@@ -148,7 +208,17 @@ def tiled_form(view: View, itemsize: int) -> CopyForm | None:
     (size_i, step_i, out_i), (size_j, step_j, out_j) = [(1, 0, 0)] * (2 - len(others)) + others
     size_a, _, out_a = across
     blocks = size_i * size_j * prod(-(-size // transposing.TILE) for size in (size_a, size_b))
-    numbers = (size_j, size_a, size_b, step_i, step_j, step_b, out_i, out_j, out_a)
+    numbers = TransposedScalars(
+        size_j=size_j,
+        size_a=size_a,
+        size_b=size_b,
+        step_i=step_i,
+        step_j=step_j,
+        step_b=step_b,
+        out_i=out_i,
+        out_j=out_j,
+        out_a=out_a,
+    )
     constants = {"SIZE": itemsize, "PITCH": transposing.TILE + max(4 // itemsize, 1)}
     return CopyForm(
         transposing.copy_transposed,

@@ -252,15 +252,28 @@ class LaunchSequence:
         """
         form = copy_form(view, dtype.itemsize)
         pointer = uint_pointer(dtype.itemsize)
-        numbers = [(form.index, number) for number in form.numbers]
+        scalars = scalar_arguments(form.kernel, form.index, form.numbers)
         self.launch(
             form.kernel,
-            [(pointer, start), (pointer, target), *numbers],
+            [(pointer, start), (pointer, target), *scalars],
             form.grid,
             form.threads,
             form.constants,
             form.plain,
         )
+
+
+def scalar_arguments(kernel: Any, index: str, scalars: Any) -> list[tuple[str, int]]:
+    """The scalar arguments of a kernel, which must be its last parameters.
+
+    Args:
+        kernel: a function of kernels/.
+        index: type of the scalars.
+        scalars: a NamedTuple, whose fields must have the names and the order of the parameters.
+    """
+    names = kernel.__code__.co_varnames[: kernel.__code__.co_argcount]
+    assert names[-len(scalars) :] == scalars._fields, (kernel, scalars)
+    return [(index, value) for value in scalars]
 
 
 def one_launch(

@@ -15,13 +15,14 @@ import gpuflow.kernels.scan as scan
 from gpuflow.base import dtypes
 from gpuflow.core.aval import storage_dtype
 from gpuflow.core.blocks import Runs
-from gpuflow.targets.cuda.library.copy_forms import index_reaching
+from gpuflow.targets.cuda.library.copy_forms import TakeScalars, index_reaching
 from gpuflow.targets.cuda.library.launch_sequence import (
     WIDE,
     At,
     LaunchSequence,
     number_kind,
     on_rows,
+    scalar_arguments,
     uint_pointer,
 )
 from gpuflow.targets.cuda.library.scans import COMBINES
@@ -112,7 +113,8 @@ def _add_sorted_indices(
     key = Key(keys, key_pointer, sorting.UNSIGNED, bits)
     order = add_order(sequence, [key], (1, count, 1), {"DESCENDING": 0, "TOTAL_ORDER": 0})
     index, is_long = index_reaching(count)
-    sizes = [(index, n) for n in (count, count, 1, count)]
+    scalars = TakeScalars(count, length=count, inner=1, taken=count)
+    sizes = scalar_arguments(copying.take, index, scalars)
     sequence.for_each(
         copying.take,
         [(key_pointer, keys), (_ORDER, order), (key_pointer, in_order), ("*int32", order), *sizes],

@@ -15,12 +15,13 @@ from gpuflow.base.records import record
 from gpuflow.core.aval import storage_dtype
 from gpuflow.core.blocks import Sort
 from gpuflow.kernels.selection import clear
-from gpuflow.targets.cuda.library.copy_forms import index_reaching, rows_grid
+from gpuflow.targets.cuda.library.copy_forms import TakeScalars, index_reaching, rows_grid
 from gpuflow.targets.cuda.library.launch_sequence import (
     At,
     LaunchSequence,
     number_kind,
     on_rows,
+    scalar_arguments,
     uint_pointer,
 )
 from gpuflow.targets.cuda.library.selection import FEWEST_BITS, add_selected, prepared_key_constants
@@ -370,7 +371,8 @@ def add_sort(
         order = add_order(sequence, keys, rows, constants)
     count = sort.outer * sort.out_length * sort.inner
     index, is_long = index_reaching(sort.outer * sort.length * sort.inner)
-    sizes = [(index, n) for n in (count, sort.length, sort.inner, sort.out_length)]
+    scalars = TakeScalars(count, sort.length, sort.inner, taken=sort.out_length)
+    sizes = scalar_arguments(copying.take, index, scalars)
     has_positions = len(outs) > len(sources)
     for number, (source, out, dtype) in enumerate(zip(sources, outs, kinds, strict=False)):
         pointer = uint_pointer(storage_dtype(dtype).itemsize)
