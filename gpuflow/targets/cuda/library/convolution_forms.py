@@ -49,7 +49,7 @@ class Form:
     taps: bool = False
     copied: tuple[View | None, View | None] = (None, None)
 
-    def numbers(self) -> list[int]:
+    def scalars(self) -> list[int]:
         """Scalar arguments of ``convolve_tiles`` and ``convolve_directly``, after their own ones.
 
         The order must be that of their last parameters: size and strides in lhs, rhs and out of

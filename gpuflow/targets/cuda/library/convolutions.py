@@ -94,7 +94,7 @@ class _Call:
     reduced: bool
     long: bool
 
-    def numbers(self, values: Iterable[int]) -> list[tuple[str, int]]:
+    def scalar_arguments(self, values: Iterable[int]) -> list[tuple[str, int]]:
         """Scalar arguments: (type, value) of each of ``values``."""
         return [("int64" if self.long else "int32", int(value)) for value in values]
 
@@ -205,7 +205,7 @@ def _add_direct(sequence: LaunchSequence, call: _Call, form: Form) -> None:
     splits = _split_count(-(-ENOUGH_THREADS // call.count), passes // fewest, call)
     split_passes = -(-passes // splits)
     splits = -(-passes // split_passes) if passes else 1
-    numbers = call.numbers((splits, split_passes, call.count, *form.numbers()))
+    numbers = call.scalar_arguments((splits, split_passes, call.count, *form.scalars()))
     target, out_kind = _sums(sequence, call, splits)
     sequence.for_each(
         direct.convolve_directly,
@@ -336,7 +336,7 @@ def _add_tiles(sequence: LaunchSequence, call: _Call, form: Form, how: Tiling) -
     # Lanes read neighboring elements: along rows, or along a chunk. Irrelevant for vectors.
     modes = zip(form.read_modes(_chunk(call)), form.chunk_steps, strict=True)
     by_rows = [mode == ACROSS or abs(step) != 1 for mode, step in modes]
-    numbers = call.numbers(
+    numbers = call.scalar_arguments(
         (
             how.splits,
             slices * tiled.CHUNKS,
@@ -345,7 +345,7 @@ def _add_tiles(sequence: LaunchSequence, call: _Call, form: Form, how: Tiling) -
             how.across,
             form.rows_inner,
             *by_rows,
-            *form.numbers(),
+            *form.scalars(),
         )
     )
     constants = tile_constants(form, call, how)
