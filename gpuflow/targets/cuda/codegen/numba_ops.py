@@ -215,10 +215,10 @@ class NumbaOps:
                 return _calls[key]
         define = getattr(function, "_defn", None)
         if define is not None:  # an intrinsic, which may require literals
-            found = define(self.typing, *exact) or define(self.typing, *plain)
-            if found is None:
+            overload = define(self.typing, *exact) or define(self.typing, *plain)
+            if overload is None:
                 raise Unsupported(f"{function._name} of {', '.join(map(str, exact))}")
-            return _calls.setdefault((function, exact), found)
+            return _calls.setdefault((function, exact), overload)
         callee = self._callee(function)
         try:
             signature, key = callee.get_call_type(self.typing, plain, {}), (function, plain)

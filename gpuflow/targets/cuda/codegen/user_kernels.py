@@ -146,12 +146,13 @@ def _ptx(
 def _check_types(name: str, declared: str, types: Sequence[ParameterType]) -> None:
     """Check that scalars have the types of their parameters: a launch does not convert them."""
     kinds = re.findall(r"\.param\s+(?:\.align\s+\d+\s+)?\.([a-z])(\d+)", declared)
-    for position, ((letter, bits), given) in enumerate(zip(kinds, types, strict=True)):
+    for position, ((letter, bits), parameter) in enumerate(zip(kinds, types, strict=True)):
         expected = ("float" if letter == "f" else "integer", int(bits))
-        dtype = np.dtype(np.uint64) if isinstance(given, ArrayType) else np.dtype(given.dtype)
+        is_array = isinstance(parameter, ArrayType)
+        dtype = np.dtype(np.uint64 if is_array else parameter.dtype)
         got = ("float" if dtype.kind == "f" else "integer", 8 * dtype.itemsize)
         if got != expected:
-            what = "an array" if isinstance(given, ArrayType) else given.dtype
+            what = "an array" if is_array else parameter.dtype
             raise UserKernelError(
                 f"[raw_kernel] parameter {position} of the kernel of {name} is of {expected[1]} "
                 f"bits ({expected[0]}); got {what}. Fix: arguments=lambda x, out: (x, out, "
@@ -196,13 +197,13 @@ def _ptx_of_function(
 
 def _numba_type(types: Any, name: str, parameter: ParameterType) -> Any:
     kind = {"bool": "boolean"}.get(parameter.dtype, parameter.dtype)
-    found = getattr(types, kind, None)
-    if found is None or not isinstance(found, types.Type) or not _is_numpys(parameter.dtype):
+    scalar = getattr(types, kind, None)
+    if scalar is None or not isinstance(scalar, types.Type) or not _is_numpys(parameter.dtype):
         raise UserKernelError(
             f"[raw_kernel] Numba's arrays have NumPy's dtypes; got {parameter.dtype} for {name}. "
             "Fix: pass x.view(jnp.uint16), or x.astype(jnp.float32)."
         )
-    return types.Array(found, parameter.ndim, "C") if isinstance(parameter, ArrayType) else found
+    return types.Array(scalar, parameter.ndim, "C") if isinstance(parameter, ArrayType) else scalar
 
 
 def _is_numpys(name: str) -> bool:

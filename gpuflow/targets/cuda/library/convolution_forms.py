@@ -22,7 +22,7 @@ _MOST_OUTER, _MOST_FREE, _MOST_SLIDES = 3, 2, 3
 ONE_BY_ONE, ALONG, ACROSS = range(3)
 _HALVES = 8  # elements of a chunk of 16-bit elements
 _ONE: Axis = (1, 0, 0, 0)  # fills up axes
-_STILL = Slide(1, 1, 1, 0, 0, 0, 1, 0, 1, 1)  # fills up slides: one position, one tap
+_TRIVIAL = Slide(1, 1, 1, 0, 0, 0, 1, 0, 1, 1)  # fills up slides: one position, one tap
 
 
 @record
@@ -130,7 +130,7 @@ class Form:
     @property
     def reads_padding(self) -> bool:
         """Whether some tap reads padding or a hole of lhs dilation."""
-        return any(_leaves(slide) for slide in self.slides)
+        return any(_reads_zeros(slide) for slide in self.slides)
 
     def read_modes(self, chunk: int) -> tuple[int, int]:
         """Read modes of lhs and rhs for chunks of ``chunk`` elements."""
@@ -171,12 +171,12 @@ def skip(slide: Slide) -> int:
     return slide.lhs_dilation // gcd(slide.lhs_dilation, slide.rhs_dilation)
 
 
-def _leaves(slide: Slide) -> bool:
+def _reads_zeros(slide: Slide) -> bool:
     last = slide.position(slide.positions - 1, slide.taps - 1)
     return slide.lhs_dilation > 1 or slide.position(0, 0) < 0 or last >= slide.size
 
 
-def without_still_slides(problem: Problem) -> Problem:
+def without_trivial_slides(problem: Problem) -> Problem:
     """Convert slides of one tap or one position, without padding, to plain axes.
 
     Filters of size 1, and their gradients, thereby become matrix products with few, long axes.
@@ -184,7 +184,7 @@ def without_still_slides(problem: Problem) -> Problem:
     rows, depth, slides = list(problem.rows), list(problem.depth), []
     offset = problem.lhs_offset
     for one in problem.slides:
-        if min(one.taps, one.positions) != 1 or one == _STILL or _leaves(one):
+        if min(one.taps, one.positions) != 1 or one == _TRIVIAL or _reads_zeros(one):
             slides.append(one)
             continue
         offset -= one.pad * one.lhs
@@ -192,7 +192,7 @@ def without_still_slides(problem: Problem) -> Problem:
             rows.append((one.positions, one.stride * one.lhs, 0, one.out))
         elif one.taps > 1:
             depth.append((one.taps, one.rhs_dilation * one.lhs, one.rhs, 0))
-    slides = _three(slides)
+    slides = _padded_slides(slides)
     return replace(
         problem, rows=merged(rows), depth=merged(depth), slides=slides, lhs_offset=offset
     )
@@ -207,7 +207,7 @@ def forms_of(problem: Problem) -> list[Form]:
     outer = problem.outer + problem.rows[:-_MOST_FREE] + problem.columns[:-_MOST_FREE]
     if len(outer) > _MOST_OUTER:
         return []
-    moving = [slide for slide in problem.slides if slide != _STILL]
+    moving = [slide for slide in problem.slides if slide != _TRIVIAL]
     outer, rows, columns = (
         [_ONE] * (most - len(axes)) + axes
         for axes, most in ((outer, _MOST_OUTER), (rows, _MOST_FREE), (columns, _MOST_FREE))
@@ -217,13 +217,13 @@ def forms_of(problem: Problem) -> list[Form]:
     for index in range(len(depths) - 1, -1, -1):
         others = [_as_slide(axis) for k, axis in enumerate(depths) if k != index]
         if len(others) + len(moving) <= _MOST_SLIDES:
-            slides = _three([*others, *moving])
+            slides = _padded_slides([*others, *moving])
             forms.append(Form(outer, rows, columns, depths[index], slides, offsets))
     others = [_as_slide(axis) for axis in problem.depth]
     if len(others) + len(moving) <= _MOST_SLIDES:
         for index, slide in enumerate(moving):
             if slide.taps > 1:
-                slides = _three([*others, *moving[:index], *moving[index + 1 :], slide])
+                slides = _padded_slides([*others, *moving[:index], *moving[index + 1 :], slide])
                 forms.append(Form(outer, rows, columns, _ONE, slides, offsets, True))
     return forms
 
@@ -234,8 +234,8 @@ def _as_slide(axis: Axis) -> Slide:
     return Slide(size, size, 1, lhs, rhs, 0, 1, 0, 1, 1)
 
 
-def _three(slides: Sequence[Slide]) -> list[Slide]:
-    return [_STILL] * (_MOST_SLIDES - len(slides)) + list(slides)
+def _padded_slides(slides: Sequence[Slide]) -> list[Slide]:
+    return [_TRIVIAL] * (_MOST_SLIDES - len(slides)) + list(slides)
 
 
 def direct_form(form: Form) -> Form:
@@ -245,9 +245,9 @@ def direct_form(form: Form) -> Form:
     innermost loop.
     """
     last = form.slides[-1]
-    if form.taps or form.depth[0] <= last.taps or _STILL not in form.slides:
+    if form.taps or form.depth[0] <= last.taps or _TRIVIAL not in form.slides:
         return form
     others = list(form.slides)
-    others.remove(_STILL)
+    others.remove(_TRIVIAL)
     slides = [*others, _as_slide(form.depth)]
     return Form(form.outer, form.rows, form.columns, _ONE, slides, form.offsets)

@@ -34,7 +34,7 @@ from gpuflow.targets.cuda.library.convolution_forms import (
     direct_form,
     forms_of,
     skip,
-    without_still_slides,
+    without_trivial_slides,
 )
 from gpuflow.targets.cuda.library.launch_sequence import WIDE, At, LaunchSequence, number_kind
 from gpuflow.targets.layouts.convolution_axes import Problem, as_problem
@@ -205,11 +205,11 @@ def _add_direct(sequence: LaunchSequence, call: _Call, form: Form) -> None:
     splits = _split_count(-(-ENOUGH_THREADS // call.count), passes // fewest, call)
     split_passes = -(-passes // splits)
     splits = -(-passes // split_passes) if passes else 1
-    numbers = call.scalar_arguments((splits, split_passes, call.count, *form.scalars()))
+    scalars = call.scalar_arguments((splits, split_passes, call.count, *form.scalars()))
     target, out_kind = _sums(sequence, call, splits)
     sequence.for_each(
         direct.convolve_directly,
-        [*_operands(sequence, call, form), target, *numbers],
+        [*_operands(sequence, call, form), target, *scalars],
         call.count * splits,
         {"KIND": call.kind, "OUT_KIND": out_kind, "LONG": call.long},
     )
@@ -252,7 +252,7 @@ def _chunk(call: _Call) -> int:
 
 def _every_form(problem: Problem) -> list[Form]:
     """All forms of a problem, also with trivial slides as plain axes."""
-    forms, other = forms_of(problem), without_still_slides(problem)
+    forms, other = forms_of(problem), without_trivial_slides(problem)
     return forms if other == problem else forms + forms_of(other)
 
 
@@ -336,7 +336,7 @@ def _add_tiles(sequence: LaunchSequence, call: _Call, form: Form, how: Tiling) -
     # Lanes read neighboring elements: along rows, or along a chunk. Irrelevant for vectors.
     modes = zip(form.read_modes(_chunk(call)), form.chunk_steps, strict=True)
     by_rows = [mode == ACROSS or abs(step) != 1 for mode, step in modes]
-    numbers = call.scalar_arguments(
+    scalars = call.scalar_arguments(
         (
             how.splits,
             slices * tiled.CHUNKS,
@@ -354,7 +354,7 @@ def _add_tiles(sequence: LaunchSequence, call: _Call, form: Form, how: Tiling) -
         plain = {**constants, **dict.fromkeys(_IN_VECTORS, False)}
     sequence.launch(
         tiled.convolve_tiles,
-        [*operands, target, *numbers],
+        [*operands, target, *scalars],
         (how.blocks * how.splits, 1, 1),
         tiles.THREADS,
         constants,

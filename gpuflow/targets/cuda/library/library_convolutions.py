@@ -161,10 +161,10 @@ def _candidates(
     if len(signs) > 1:
         return []
     is_mirrored = signs == {-1}
-    found = [
+    matches = [
         make(what, left, right, contiguous(out), is_mirrored) for make in (_forward, _data, _filter)
     ]
-    possible = [form for form in found if form is not None]
+    possible = [match for match in matches if match is not None]
     # With more taps than positions, it is likely a filter gradient, which ranks first.
     long = prod(views[1].shape[d] for d in what.right[3]) > prod(out[d] for d in what.out[3])
     candidates: list[tuple[tuple[bool, ...], _Candidate]] = []
@@ -184,13 +184,13 @@ def _candidates(
 
 
 # A call without packing, its x, w and y, and whether the taps of w must be reversed.
-_Form = tuple[ConvolutionCall, Side, Side, Side, bool]
+_Call = tuple[ConvolutionCall, Side, Side, Side, bool]
 _NO_DTYPE = np.dtype(np.void)
 
 
 def _forward(
     what: Convolution, left: View, right: View, out: View, is_mirrored: bool
-) -> _Form | None:
+) -> _Call | None:
     if any(hole != 1 for hole in what.left_dilation):
         return None
     (batch, free, depth, space), (batch2, free2, depth2, space2) = what.left, what.right
@@ -198,10 +198,10 @@ def _forward(
     w = Side(right, (*batch2, *free2), depth2, space2)
     y = Side(out, what.out[1], (*what.out[0], *what.out[2]), what.out[3])
     padding = [low for low, _ in what.padding]
-    return _form(FORWARD, (x, w, y), padding, what.strides, what.right_dilation, is_mirrored)
+    return _match(FORWARD, (x, w, y), padding, what.strides, what.right_dilation, is_mirrored)
 
 
-def _data(what: Convolution, left: View, right: View, out: View, is_mirrored: bool) -> _Form | None:
+def _data(what: Convolution, left: View, right: View, out: View, is_mirrored: bool) -> _Call | None:
     if any(stride != 1 for stride in what.strides):
         return None
     (batch, free, depth, space), (batch2, free2, depth2, space2) = what.left, what.right
@@ -216,12 +216,12 @@ def _data(what: Convolution, left: View, right: View, out: View, is_mirrored: bo
     ]
     strides, gaps = what.left_dilation, what.right_dilation
     has_taps = any(right.shape[d] > 1 for d in space2)
-    return _form(DATA, (x, w, y), padding, strides, gaps, has_taps and not is_mirrored)
+    return _match(DATA, (x, w, y), padding, strides, gaps, has_taps and not is_mirrored)
 
 
 def _filter(
     what: Convolution, left: View, right: View, out: View, is_mirrored: bool
-) -> _Form | None:
+) -> _Call | None:
     if is_mirrored or any(hole != 1 for hole in what.left_dilation):
         return None
     (batch, free, depth, space), (batch2, free2, depth2, space2) = what.left, what.right
@@ -229,17 +229,17 @@ def _filter(
     y = Side(right, depth2, (*batch2, *free2), space2)
     w = Side(out, (*what.out[0], *what.out[2]), what.out[1], what.out[3])
     padding = [low for low, _ in what.padding]
-    return _form(FILTER, (x, w, y), padding, what.right_dilation, what.strides, False)
+    return _match(FILTER, (x, w, y), padding, what.right_dilation, what.strides, False)
 
 
-def _form(
+def _match(
     kind: str,
     sides: tuple[Side, Side, Side],
     padding: Sequence[int],
     strides: Sequence[int],
     dilation: Sequence[int],
     is_reversed: bool,
-) -> _Form | None:
+) -> _Call | None:
     """The call, without its packing; None if padding would have to be negative."""
     x, w, y = sides
     low, steps, gaps = (

@@ -77,15 +77,15 @@ class _Rows:
 
 
 @lru_cache(64)
-def key_form(dtype: Any) -> tuple[int, int, int, int] | None:
+def key_format(dtype: Any) -> tuple[int, int, int, int] | None:
     """KIND, bits, bits of the largest value but nan, and components of a dtype.
 
     None if kernels cannot sort the dtype.
     """
     stored = storage_dtype(dtype)
     if dtypes.is_complex(stored):
-        form = key_form(np.dtype(f"f{stored.itemsize // 2}"))
-        return None if form is None else (*form[:3], 2)
+        fields = key_format(np.dtype(f"f{stored.itemsize // 2}"))
+        return None if fields is None else (*fields[:3], 2)
     if stored in dtypes.NARROW_INTEGERS:
         kind = kernels.UNSIGNED if dtypes.is_unsigned(stored) else kernels.SIGNED
         return kind, dtypes.bits_of(stored), 0, 1
@@ -349,10 +349,10 @@ def add_sort(
     """
     keys: list[Key] = []
     for location, dtype in list(zip(sources, kinds, strict=True))[: sort.keys]:
-        form = key_form(dtype)
-        if form is None or sort.length >= LONGEST_ROW:
+        fields = key_format(dtype)
+        if fields is None or sort.length >= LONGEST_ROW:
             return False
-        kind, bits, largest, components = form
+        kind, bits, largest, components = fields
         pointer = uint_pointer(storage_dtype(dtype).itemsize // components)
         keys += [
             Key(location, pointer, kind, bits, largest, components, component)

@@ -48,7 +48,7 @@ def _launch(
             continue
         aval, dtype = avals[parameter], storage_dtype(avals[parameter].dtype)
         types.append(ArrayType(dtype.name, len(aval.shape)))
-        before, after = ([], []) if isinstance(kernel.code, CudaText) else _numbas(aval, dtype)
+        before, after = ([], []) if isinstance(kernel.code, CudaText) else _fields(aval, dtype)
         slots += before
         is_output = parameter >= count
         begins = is_output and kernel.begins[parameter - count] is not None
@@ -60,7 +60,7 @@ def _launch(
     return UserLaunch(kernel, tuple(types), tuple(slots), tuple(touches))
 
 
-def _numbas(aval: ShapedArray, dtype: np.dtype) -> tuple[list[int], list[int]]:
+def _fields(aval: ShapedArray, dtype: np.dtype) -> tuple[list[int], list[int]]:
     """The fields of Numba's array struct before and after its address.
 
     Before: owner and parent (both null), number of elements, and size of an element in bytes.

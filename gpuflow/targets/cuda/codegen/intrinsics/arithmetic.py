@@ -195,20 +195,20 @@ def _float8_conversions(tools: NumbaCuda) -> dict[str, Any]:
     types = tools.types
 
     def pair(storage):
-        form = FORMATS[storage]
+        float_format = FORMATS[storage]
 
         @tools.intrinsic
         def widen(typingctx, bits):
             def emit(context, builder, signature, args):
                 code = cast(IRValue(builder, args[0], "uint8"), "uint32")
-                return widen_by_bits(code, form).value
+                return widen_by_bits(code, float_format).value
 
             return types.float32(types.uint8), emit
 
         @tools.intrinsic
         def narrow(typingctx, value):
             def emit(context, builder, signature, args):
-                code = narrow_by_bits(IRValue(builder, args[0], "float32"), form)
+                code = narrow_by_bits(IRValue(builder, args[0], "float32"), float_format)
                 return cast(code, "uint8").value
 
             return types.uint8(types.float32), emit

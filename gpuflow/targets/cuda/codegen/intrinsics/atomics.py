@@ -18,7 +18,7 @@ def atomic_intrinsics(tools: NumbaCuda) -> dict[str, Any]:
     """All intrinsics of this module by name."""
     ir, types = tools.llvm, tools.types
     i32 = ir.IntType(32)
-    forms = {
+    ptx_types = {
         types.float32: ("f32", "f"),
         types.float64: ("f64", "d"),
         types.int32: ("u32", "r"),
@@ -30,16 +30,16 @@ def atomic_intrinsics(tools: NumbaCuda) -> dict[str, Any]:
     @tools.intrinsic
     def atomic_add(typingctx, pointer, index, value):
         """Add to ``pointer[index]``, which must be of 32 or 64 bits in global memory."""
-        if pointer.dtype not in forms:
+        if pointer.dtype not in ptx_types:
             return None
-        kind, constraint = forms[pointer.dtype]
+        kind, constraint = ptx_types[pointer.dtype]
 
         def emit(context, builder, signature, args):
             address = builder.gep(args[0], [args[1]])
             number = context.cast(builder, args[2], signature.args[2], pointer.dtype)
-            form = ir.FunctionType(ir.VoidType(), [address.type, number.type])
+            asm_type = ir.FunctionType(ir.VoidType(), [address.type, number.type])
             text = f"red.global.add.{kind} [$0], $1;"
-            asm = ir.InlineAsm(form, text, f"l,{constraint},~{{memory}}", side_effect=True)
+            asm = ir.InlineAsm(asm_type, text, f"l,{constraint},~{{memory}}", side_effect=True)
             builder.call(asm, [address, number])
             return context.get_dummy_value()
 
@@ -51,9 +51,9 @@ def atomic_intrinsics(tools: NumbaCuda) -> dict[str, Any]:
         def emit(context, builder, signature, args):
             address, *values = builder.gep(args[0], [args[1]]), *args[2:]
             result = i32 if has_result else ir.VoidType()
-            form = ir.FunctionType(result, [address.type, *[value.type for value in values]])
+            asm_type = ir.FunctionType(result, [address.type, *[value.type for value in values]])
             constraints = ",".join([*(["=r"] if has_result else []), "l", *["r" for _ in values]])
-            asm = ir.InlineAsm(form, text, f"{constraints},~{{memory}}", side_effect=True)
+            asm = ir.InlineAsm(asm_type, text, f"{constraints},~{{memory}}", side_effect=True)
             called = builder.call(asm, [address, *values])
             return called if has_result else context.get_dummy_value()
 

@@ -89,7 +89,7 @@ def computed_loads(kernel: Kernel, body: Block, width: int) -> list[ComputedLoad
         body: the statements of one point of ``kernel``.
         width: points of a vector.
     """
-    patterns, found = _Patterns(kernel, width), []
+    patterns, vector_loads = _Patterns(kernel, width), []
     for position, statement in enumerate(body.body):
         loaded = patterns.loaded(statement)
         patterns.add(statement)
@@ -99,8 +99,8 @@ def computed_loads(kernel: Kernel, body: Block, width: int) -> list[ComputedLoad
         block = Block(body=(*before, statement), results=results_of(statement))
         loads, needs = loaded
         operand = patterns.operands[loads[0].operand]
-        found.append(ComputedLoad(pruned(block).body, operand, loads, needs))
-    return found
+        vector_loads.append(ComputedLoad(pruned(block).body, operand, loads, needs))
+    return vector_loads
 
 
 _Loaded = tuple[tuple[Load, ...], tuple[Argument, ...]]

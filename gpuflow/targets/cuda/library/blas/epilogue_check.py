@@ -84,9 +84,9 @@ def epilogue_is_right(
     small = Gemm(_M, _N, _K, False, False, _K, _N, 1, 0, 0, _M * _N, dtype, dtype, reduced)
     if not epilogue.keeps and not epilogue.gradient:
         return _agrees(api, stream, make, small, (epilogue,))
-    there = replace(epilogue, keeps=True, gradient=False)
-    back = replace(there, keeps=False, gradient=True)
-    return _agrees(api, stream, make, small, (there, back))
+    forward = replace(epilogue, keeps=True, gradient=False)
+    backward = replace(forward, keeps=False, gradient=True)
+    return _agrees(api, stream, make, small, (forward, backward))
 
 
 def _agrees(

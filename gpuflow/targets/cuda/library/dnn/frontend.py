@@ -98,16 +98,16 @@ def load_frontend() -> Any:
     try:
         import cudnn
 
-        found = version_text(cudnn)
+        loaded = version_text(cudnn)
     except Exception as error:  # an incompatible library raises other classes
         raise OSError(
             f"[cudnn] nvidia-cudnn-frontend must be importable; got {type(error).__name__}: "
             f"{error}. Fix: {pip_install('cudnn')}."
         ) from error
-    if found != ".".join(map(str, version)):
+    if loaded != ".".join(map(str, version)):
         raise OtherVersion(
             f"[cudnn] there must be one cuDNN; got {path} of version "
-            f"{'.'.join(map(str, version))}, and nvidia-cudnn-frontend has loaded {found}. "
+            f"{'.'.join(map(str, version))}, and nvidia-cudnn-frontend has loaded {loaded}. "
             "Fix: remove one from LD_LIBRARY_PATH, or set GPUFLOW_CUDNN=0."
         )
     return cudnn

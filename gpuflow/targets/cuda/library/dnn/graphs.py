@@ -85,12 +85,12 @@ def _add_convolution(tensors: _Tensors, call: ConvolutionCall) -> None:
     operation, *names = _CONVOLUTIONS[call.kind]
     strides = [packed_strides(dims, call.channels_last) for dims in call.arrays]
     *operands, out = list(zip(call.arrays, strides, strict=True))
-    given = {
+    operand_tensors = {
         name: tensors.operand(uid, *operand)
         for uid, (name, operand) in enumerate(zip(names, operands, strict=True), 1)
     }
     result = getattr(tensors.graph, operation)(
-        **given,
+        **operand_tensors,
         pre_padding=[low for low, _ in call.padding],
         post_padding=[high for _, high in call.padding],
         stride=list(call.strides),
@@ -110,15 +110,15 @@ def _add_attention(
     rows, columns, _, _, *_ = call.arrays
     sums = (*rows[:3], 1)
     query, key, value = (
-        tensors.operand(uid, dims, _behind_lengths(dims))
+        tensors.operand(uid, dims, _strides_of_heads(dims))
         for uid, dims in enumerate((rows, columns, columns), 1)
     )
     if not call.gradient:
         out, logarithms = tensors.graph.sdpa(q=query, k=key, v=value, generate_stats=True, **how)
-        tensors.output(out, 4, rows, _behind_lengths(rows))
+        tensors.output(out, 4, rows, _strides_of_heads(rows))
         tensors.output(logarithms, 5, sums, row_major_strides(sums), is_wide=True)
         return
-    out, cotangent = (tensors.operand(k, rows, _behind_lengths(rows)) for k in (4, 5))
+    out, cotangent = (tensors.operand(k, rows, _strides_of_heads(rows)) for k in (4, 5))
     outs = tensors.graph.sdpa_backward(
         q=query,
         k=key,
@@ -130,10 +130,10 @@ def _add_attention(
         **how,
     )
     for uid, (one, dims) in enumerate(zip(outs, (rows, columns, columns), strict=True), 7):
-        tensors.output(one, uid, dims, _behind_lengths(dims))
+        tensors.output(one, uid, dims, _strides_of_heads(dims))
 
 
-def _behind_lengths(dims: Dims) -> Dims:
+def _strides_of_heads(dims: Dims) -> Dims:
     """Strides of batch, heads, length and size of an array ``[batch, length, heads, size]``."""
     _, heads, length, size = dims
     return (heads * length * size, size, heads * size, 1)

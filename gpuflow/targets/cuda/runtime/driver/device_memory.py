@@ -110,7 +110,7 @@ class Memory:
         try:
             handle = pool.malloc(count)
         except MemoryError as error:
-            handle = self._once_more(pool, count, error)
+            handle = self._retry(pool, count, error)
         block = Block(self, handle, count)
         used = self.used = self.used + count
         self.count += 1
@@ -154,7 +154,7 @@ class Memory:
             while waiting and all(is_done(event) for event in waiting[0][0]):
                 waiting.popleft()
 
-    def _once_more(self, pool: Pool, count: int, error: MemoryError) -> PoolMemory:
+    def _retry(self, pool: Pool, count: int, error: MemoryError) -> PoolMemory:
         """Free all unused memory and try again."""
         self.free_unused()
         try:

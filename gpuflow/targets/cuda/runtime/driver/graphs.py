@@ -133,7 +133,7 @@ class RecordedLaunches:
                     self._users.setdefault(at, set()).add(index)
 
     def __call__(self, *call_addresses: int) -> None:
-        addresses = self._staying(call_addresses) if self._copies else call_addresses
+        addresses = self._stable_addresses(call_addresses) if self._copies else call_addresses
         replay = self._cached.get(addresses)
         if replay is not None:
             self._replays += 1
@@ -142,7 +142,7 @@ class RecordedLaunches:
                 self._fill_tables(addresses)
                 self._cached.move_to_end(addresses)
         else:
-            addresses, replay = self._replay_of(call_addresses, addresses)
+            addresses, replay = self._recording_after_miss(call_addresses, addresses)
             if replay is None:
                 self._launches(*call_addresses)
                 self._last = None  # tables have the addresses of this call
@@ -155,7 +155,7 @@ class RecordedLaunches:
         else:
             replay()
 
-    def _staying(self, call_addresses: tuple[int, ...]) -> tuple[int, ...]:
+    def _stable_addresses(self, call_addresses: tuple[int, ...]) -> tuple[int, ...]:
         """The addresses to run with: those of copies for copied operands."""
         addresses = list(call_addresses)
         for at, memory in self._copies.items():
@@ -177,7 +177,7 @@ class RecordedLaunches:
         for call in self._tables:
             call.prepared(addresses)
 
-    def _replay_of(
+    def _recording_after_miss(
         self, call_addresses: tuple[int, ...], addresses: tuple[int, ...]
     ) -> tuple[tuple[int, ...], Recorded | None]:
         """Get a recording after a miss: change one, or record.
@@ -195,8 +195,8 @@ class RecordedLaunches:
         replay = None
         if len(self._cached) == _MOST_CACHED or self._copies:  # addresses keep changing
             replay = self._changed(addresses)
-        if replay is None and len(self._cached) == _MOST_CACHED and self._copies_instead(addresses):
-            addresses = self._staying(call_addresses)
+        if replay is None and len(self._cached) == _MOST_CACHED and self._start_copying(addresses):
+            addresses = self._stable_addresses(call_addresses)
         if replay is None:
             replay = self._recorded(addresses)
         if replay is not None:
@@ -241,7 +241,7 @@ class RecordedLaunches:
         self._misses = 0  # as changes keep up with new addresses
         return recorded
 
-    def _copies_instead(self, addresses: tuple[int, ...]) -> bool:
+    def _start_copying(self, addresses: tuple[int, ...]) -> bool:
         """Decide to copy operands whose addresses keep changing; False if that does not help."""
         positions = _differing(next(iter(self._cached)), addresses)
         new = [at for at in positions if at not in self._copies and self._is_copied(at)]

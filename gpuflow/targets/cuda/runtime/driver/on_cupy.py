@@ -184,10 +184,10 @@ class CupyApi:
         """
         if self._several:
             with self._cuda.Device(self.number):
-                return self._marked(stream)
-        return self._marked(stream)
+                return self._record_event(stream)
+        return self._record_event(stream)
 
-    def _marked(self, stream: int) -> Any:
+    def _record_event(self, stream: int) -> Any:
         event = self._cuda.Event(disable_timing=True)
         event.record(self._streams[stream])
         return event
@@ -236,11 +236,11 @@ class CupyApi:
     def copy_peer(self, target: int, other: CupyApi, source: int, count: int, stream: int) -> None:
         """Copy from another GPU, in stream order; directly if the GPUs allow peer access."""
         if other.number not in self._peers:
-            self._reach(other.number)
+            self._enable_peer_access(other.number)
         runtime = self._runtime
         runtime.memcpyPeerAsync(target, self.number, source, other.number, count, stream)
 
-    def _reach(self, number: int) -> None:
+    def _enable_peer_access(self, number: int) -> None:
         """Enable peer access to a device if possible; else CUDA copies through the host."""
         runtime = self._runtime
         if runtime.deviceCanAccessPeer(self.number, number):

@@ -58,7 +58,7 @@ def build_driver(
         device: the device that runs it.
         out_avals: the outputs; empty for a nested program, whose caller passes output buffers.
     """
-    text, result, names = _written(plan, arena, device, out_avals)
+    text, result, names = _printed(plan, arena, device, out_avals)
     return text.finish(result, names)
 
 
@@ -66,11 +66,11 @@ def driver_text(
     plan: Plan, arena: DeviceArena, device: GpuDevice, out_avals: Sequence[ShapedArray]
 ) -> str:
     """The text of a plan's driver, for readers."""
-    text, result, _ = _written(plan, arena, device, out_avals)
+    text, result, _ = _printed(plan, arena, device, out_avals)
     return text.source(result)
 
 
-def _written(
+def _printed(
     plan: Plan, arena: DeviceArena, device: GpuDevice, out_avals: Sequence[ShapedArray]
 ) -> tuple[DriverText, str, dict[str, Any]]:
     """Print a driver: its text, the expression of its result, and its globals."""

@@ -57,13 +57,13 @@ class LibraryCall:
             except OnHost as reason:
                 self._warn_on_host(reason)
             except Exception as error:
-                meant = self._device.fault_of(error)
-                if isinstance(meant, GpuFault):
-                    raise meant from error
+                translated = self._device.fault_of(error)
+                if isinstance(translated, GpuFault):
+                    raise translated from error
                 if self._is_collective:
                     raise
                 if _is_full(error):
-                    self._once_more(outs, operands)
+                    self._retry(outs, operands)
                     return
                 self._on_host = True
                 self._warn_missing(error)
@@ -71,7 +71,7 @@ class LibraryCall:
                 return
         self._through_host(outs, operands)
 
-    def _once_more(self, outs: Sequence[DeviceArray], operands: Sequence[DeviceArray]) -> None:
+    def _retry(self, outs: Sequence[DeviceArray], operands: Sequence[DeviceArray]) -> None:
         """Retry a call that ran out of memory, after freeing unused memory of our pools."""
         self._device.free_unused()
         try:

@@ -49,10 +49,10 @@ class GpuProgram:
             return driver(arrays, device)
         except BaseException as error:
             settle()  # a pending collective must not write into memory that is reused
-            meant = self.device.fault_of(error)
-            if meant is error:
+            translated = self.device.fault_of(error)
+            if translated is error:
                 raise
-            raise meant from error
+            raise translated from error
         finally:
             self.device.release(arena)
 
