@@ -1,7 +1,7 @@
 """Compile kernels of users: Numba functions with numba-cuda, CUDA C with NVRTC.
 
-PTX is cached in the process by code and parameter types. Machine code is cached on disk by its PTX:
-a Numba function may use any global of its module, so its source text would not be a sufficient key.
+PTX is cached in the process by code and parameter types. Machine code is cached on disk by its PTX.
+Source text would not be a sufficient key, as a Numba function may use any global of its module.
 """
 
 from __future__ import annotations

@@ -52,9 +52,13 @@ class Form:
     def scalars(self) -> list[int]:
         """Scalar arguments of ``convolve_tiles`` and ``convolve_directly``, after their own ones.
 
-        The order must be that of their last parameters: size and strides in lhs, rhs and out of
-        each outer axis; size, stride in the operand and in out of each row and column axis; size
-        and strides in lhs and rhs of depth; then 12 values per slide.
+        The order must be that of their last parameters:
+
+            outer axes      size, strides in lhs, rhs and out
+            rows            size, strides in lhs and out
+            columns         size, strides in rhs and out
+            depth           size, strides in lhs and rhs
+            slides          size0 to skip0 of kernels/convolution.py
         """
         free = [(m, lhs, out) for m, lhs, _, out in self.rows]
         free += [(n, rhs, out) for n, _, rhs, out in self.columns]

@@ -1,7 +1,7 @@
 """Provider of cumulative reductions (prefix scans); the shape alone determines the chunks.
 
-A long row is scanned in three steps: totals of chunks, a scan of these totals (recursively), and a
-scan of each chunk that starts with the total before it.
+A long row takes three steps: totals of chunks, a (recursive) scan of these totals, and a scan of
+each chunk. The latter starts with the total before the chunk.
 """
 
 from __future__ import annotations

@@ -1,7 +1,8 @@
 """Numba intrinsics for arithmetic that Numba lacks, or defines differently from KernelIR.
 
-Operations that are undefined on a GPU are defined as in docs/kernel_ir.md: division by zero, shifts
-by the width or more, conversion of nan and of values out of range, max and min of nan and of -0.0.
+docs/kernel_ir.md defines operations that are undefined on a GPU: division by zero, shifts by the
+width or more, conversions of nan and of values out of range. Max and min treat nan and -0.0 as
+defined there, too.
 """
 
 from __future__ import annotations

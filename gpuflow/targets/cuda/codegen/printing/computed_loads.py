@@ -32,6 +32,8 @@ _MIRRORED = {"gt": "lt", "le": "ge"}
 
 
 class _Kind(Enum):
+    """The patterns of the module's docstring, without their conditions."""
+
     MULTIPLE = "multiple"
     SAME = "same"
     CONSECUTIVE = "consecutive"

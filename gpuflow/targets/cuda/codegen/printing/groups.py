@@ -5,9 +5,9 @@ If the schedule is vectorized, each thread accesses several neighbors with 128-b
     x_lanes = load_vector_readonly(x, x_at_i1, 4)
     t5 = phase_0(t5, x_lanes, ...)      the lanes of a vector, one after the other
 
-A row that several phases read is loaded once if it fits into the registers of its group. The text
-has both variants, selected by the length of the row: ``launch.tile`` vectors in registers of each
-thread, or loops that load the row again in every phase.
+A row that several phases read is loaded once if it fits into the registers of its group:
+``launch.tile`` vectors per thread. The text also has a variant with loops that load the row again
+in every phase. The length of the row selects one of both.
 """
 
 from __future__ import annotations

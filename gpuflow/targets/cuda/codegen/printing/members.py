@@ -47,17 +47,18 @@ IN_FLIGHT = 4
 class MemberPrinter(CudaPrinter):
     """Prints statements for a group of threads, one element of an iteration at a time.
 
-    A barrier is legal only at statements that all its threads reach. Three flags decide that:
+    Three flags describe where a statement is:
 
         in_points         the group is at a point; always, if the kernel has no loop over points
         members_diverge   members of a group are at different iterations of a distributed loop, or
                           only one of them is here
         groups_diverge    groups of a block may be in different branches or iterations
 
-    Loops are distributed, and values combined, only at points where neither diverge. Elsewhere each
-    member runs the whole loop by itself, without a barrier. A subclass that prints iterations of a
-    distributed loop must set ``members_diverge`` meanwhile. ``_emit_barrier`` and
-    ``combine_members`` print all barriers, and assert ``may_synchronize``.
+    A barrier is legal only if all its threads reach it, so if neither diverge (``may_synchronize``).
+    ``_emit_barrier`` and ``combine_members`` print all barriers, and assert that. Loops are
+    distributed, and values combined, only at points where barriers are legal. Elsewhere each member
+    runs the whole loop by itself. A subclass that prints iterations of a distributed loop must set
+    ``members_diverge`` meanwhile.
     """
 
     members_diverge = False

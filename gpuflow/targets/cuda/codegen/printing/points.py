@@ -3,8 +3,8 @@
 If points are tiles of two axes, a block computes each (``block_tiles``). Vectors are in
 ``vectors``. All loops over points are grid-stride loops.
 
-In a segmented kernel, the loop is over the concatenated points of all segments, so that the grid
-covers many small segments as well as a few large ones (``segments``).
+In a segmented kernel, the loop is over the concatenated points of all segments (``segments``). So
+the grid covers many small segments as well as a few large ones.
 """
 
 from __future__ import annotations

@@ -13,8 +13,8 @@ launches must use the same configuration.
 If Strips tile two axes, the points of strategy "point" are tiles, and a block computes each.
 Kernels of a program that one block runs are printed for that block alone, never as "full".
 
-The text is independent of sizes. Only the launch decides whether a row gets a warp or a block, and
-whether the group holds the row in registers or loads it again in every phase.
+The text is independent of sizes. At each launch, sizes decide whether a row gets a warp or a block,
+and whether the group holds the row in registers.
 With 32-bit indices, the sum of points and threads must stay below 2**31 (see ``index_bits``).
 """
 
@@ -325,8 +325,9 @@ def schedule_alone(kernel: Kernel) -> LaunchConfig | None:
 def schedules_to_try(kernel: Kernel, vectorize: bool) -> Iterator[LaunchConfig]:
     """Yield the preferred configuration, then those that spill less, in the order to try them.
 
-    These hold fewer vectors of a row in registers, then none; then compute one point per thread
-    instead of a vector of points; then have fewer threads per block, which share its registers.
+    These hold fewer vectors of a row in registers, then none. The next one computes one point per
+    thread instead of a vector of points. The last one has fewer threads per block, which share its
+    registers.
     """
     preferred = schedule_cuda(kernel, vectorize)
     yield preferred

@@ -316,9 +316,9 @@ class GpuApi(Protocol):
     def gemm_with(self, gemm: Gemm, epilogue: Epilogue, stream: int) -> Callable[..., None] | None:
         """Bind a GEMM with an epilogue that ``epilogues`` offers, of a batch of one.
 
-        The result is a function of the addresses of left, right, out, bias and aux (0 for unused
-        ones), and optionally of a stream that records, instead of ``stream``. None if the library
-        has no algorithm for the sizes.
+        The result is a function of the addresses of left, right, out, bias and aux, 0 for unused
+        ones. Its optional sixth argument is a stream that records, instead of ``stream``. None if
+        the library has no algorithm for the sizes.
         """
         ...
 

@@ -5,8 +5,8 @@ are cached by the tuple of addresses. A training step that donates its state use
 If addresses keep changing:
 
 - kernels with changed addresses get new parameters in an existing recording;
-- small operands of library calls, whose parameters are unknown, are copied to and from memory at a
-  fixed address.
+- small operands of library calls are copied to and from memory at a fixed address, as parameters
+  of libraries are unknown.
 
 All other parameters of a launch are constant. Segment tables are updated before a replay.
 """
@@ -88,7 +88,7 @@ class Call:
 
 @record
 class BufferUse:
-    """How recorded calls use the buffer at one of their addresses.
+    """The use of the buffer at an address, by all recorded calls.
 
     Attributes:
         count: size in bytes.
