@@ -54,7 +54,7 @@ class MemberPrinter(CudaPrinter):
                           only one of them is here
         groups_diverge    groups of a block may be in different branches or iterations
 
-    A barrier is legal only if all its threads reach it, so if neither diverge (``may_synchronize``).
+    A barrier is legal only if all its threads reach it: if neither diverge (``may_synchronize``).
     ``_emit_barrier`` and ``combine_members`` print all barriers, and assert that. Loops are
     distributed, and values combined, only at points where barriers are legal. Elsewhere each member
     runs the whole loop by itself. A subclass that prints iterations of a distributed loop must set
