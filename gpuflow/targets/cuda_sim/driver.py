@@ -1,7 +1,7 @@
-"""The simulated GPU: CUDA's calls on NumPy memory, and an interpreter that runs our kernels' PTX.
+"""``GpuApi`` of the simulated GPU: memory in NumPy, and ``ptxsim``, which interprets kernels' PTX.
 
-It is for tests and debugging without a GPU: the driver, programs and kernels are those of a real
-one, and silent errors of a GPU, such as a load out of bounds, raise an error.
+It is for tests and debugging without a GPU. The driver, programs and kernels are those of a real
+GPU. Errors that are silent on a GPU, such as loads out of bounds, raise.
 """
 
 from __future__ import annotations
@@ -45,12 +45,12 @@ from ptxsim.memory import DeviceMemory
 from ptxsim.rounding import tf32_of
 from ptxsim.types import F32
 
-PROCESSORS = 2  # few, so that grids stay small
+PROCESSORS = 2  # few multiprocessors, so that grids are small
 USUAL_CHECKS = Checks(uninitialized_global=True)
 
 
 class _SimEpilogues:
-    """All epilogues, in NumPy."""
+    """Offers all epilogues; ``SimApi.gemm_with`` computes them in NumPy."""
 
     def offers(self, epilogue: Epilogue, dtype: np.dtype, reduced: bool) -> bool:
         """Whether cublasLt supports the dtype."""
@@ -62,17 +62,18 @@ SIM_EPILOGUES = _SimEpilogues()
 
 
 class SimApi:
-    """One simulated GPU; calls return when their work is done.
+    """One simulated GPU; calls return after their work is done.
 
-    Each has separate memory, and rejects work while another one is the current device, as CUDA
-    does.
+    Each has separate memory and, as CUDA, rejects work if another device is the current one.
+    Methods are those of ``GpuApi``.
 
     Args:
-        capacity: bytes of its memory; None: as much as can be reserved.
+        capacity: size of device memory in bytes; None: as much as can be reserved.
 
     Attributes:
-        checks: the checks of its launches.
-        loaded: kernels that were loaded, and not unloaded again.
+        memory: the device memory.
+        checks: the checks that launches make.
+        loaded: kernels that are loaded.
     """
 
     name = "the simulated GPU"
@@ -80,7 +81,7 @@ class SimApi:
     processors: int = PROCESSORS
     xp: Any = np
     synchronous = True
-    deep_library: DeepLibrary | None = None  # tests bring one
+    deep_library: DeepLibrary | None = None  # tests set one
     chooser: DeepLibrary | None = None
     epilogues: Epilogues | None = SIM_EPILOGUES
 
@@ -94,7 +95,7 @@ class SimApi:
         self._order = threading.RLock()
 
     def activate(self) -> None:
-        """Make it the current device of this thread."""
+        """Make this the current device of the thread."""
         current.device = self
 
     def visit(self) -> None:
@@ -113,7 +114,7 @@ class SimApi:
         return self._streams
 
     def pool(self) -> SimPool:
-        """A pool of device memory that caches nothing, so that use after free is found."""
+        """A pool that does not cache freed memory, so that use after free is detected."""
         return SimPool(self.memory, self._check_current)
 
     def pinned(self, count: int) -> np.ndarray:
@@ -219,7 +220,7 @@ class SimApi:
         shared_bytes: int,
         touches: Sequence[Touched] | None,
     ) -> None:
-        """Run a launch; as on a real device, it does not keep its module loaded."""
+        """Run a launch; as on a GPU, an enqueued launch does not keep its module loaded."""
         name = loaded.kernel.program.name
         assert loaded in self.loaded, f"the module of {name} was unloaded before it ran"
         ptx = loaded.kernel if touches is None else WatchedKernel(loaded.kernel, touches)
@@ -234,11 +235,11 @@ class SimApi:
 
     def _do(self, stream: int, work: Callable[[], object]) -> None:
         del stream
-        with self._order:  # kernels share scratch memory and counters, as in a stream
+        with self._order:  # one at a time, as kernels share scratch memory and counters
             work()
 
     def record(self, stream: int, work: Sequence[Callable[[], Any] | LibraryWork]) -> SimGraph:
-        """The work, as its operations on the stream."""
+        """Record the operations on the stream that the work would do."""
         calls = [partial(one.run, stream) if isinstance(one, LibraryWork) else one for one in work]
         return SimGraph([recorded_work(one) for one in calls], lambda one: self._do(stream, one))
 
@@ -257,9 +258,9 @@ class SimApi:
         return np.ndarray(data.shape, data.dtype, memory, -low, data.byte_strides)
 
     def gemm(self, gemm: Gemm, stream: int) -> Callable[..., None]:
-        """A product by NumPy, added in the wider of the result's dtype and float32.
+        """Bind a GEMM in NumPy, which accumulates in float32 or a wider dtype of the operands.
 
-        Operands are rounded to TF32 where they may be, as by tensor cores.
+        If allowed, operands are rounded to TF32, as tensor cores do.
         """
         one = _steps(gemm.left_transposed, gemm.left_leading, gemm.left_step)
         two = _steps(gemm.right_transposed, gemm.right_leading, gemm.right_step)
@@ -281,7 +282,7 @@ class SimApi:
         return multiply
 
     def gemm_with(self, gemm: Gemm, epilogue: Epilogue, stream: int) -> Callable[..., None]:
-        """A product with an epilogue by NumPy, in float32."""
+        """Bind a GEMM with an epilogue in NumPy, in float32."""
         one = _steps(gemm.left_transposed, gemm.left_leading, 0)
         two = _steps(gemm.right_transposed, gemm.right_leading, 0)
         m, n, dtype = gemm.m, gemm.n, gemm.dtype
@@ -336,13 +337,13 @@ class SimApi:
 
 
 class SimPool:
-    """Memory by address, freed when nothing refers to it."""
+    """A pool whose allocations are freed at once when nothing refers to them."""
 
     def __init__(self, memory: DeviceMemory, check: Callable[[], None]) -> None:
         self._memory, self._check = memory, check
 
     def malloc(self, count: int) -> _Allocation:
-        """New memory."""
+        """Allocate ``count`` bytes."""
         self._check()
         return _Allocation(self._memory, count)
 
@@ -351,7 +352,7 @@ class SimPool:
 
 
 class _Allocation:
-    """An allocation of device memory."""
+    """An allocation of device memory, freed when this object dies."""
 
     def __init__(self, memory: DeviceMemory, count: int) -> None:
         self.ptr = memory.allocate(count)
@@ -359,18 +360,18 @@ class _Allocation:
 
 
 def _steps(transposed: bool, leading: int, step: int) -> tuple[int, ...]:
-    """Strides in elements of matrices, rows and columns."""
+    """Strides in elements along matrices of a batch, rows and columns."""
     return (step, 1, leading) if transposed else (step, leading, 1)
 
 
 def _multiplied(x: np.ndarray, wide: np.dtype, reduced: bool) -> np.ndarray:
-    """Matrices in the dtype of the product; both components of complex values round."""
+    """Matrices in the accumulator's dtype; if ``reduced``, rounded to TF32 per component."""
     x = np.ascontiguousarray(x, wide)
     return tf32_of(x.view(F32), "rna").view(wide) if reduced else x
 
 
 def _span(data: DeviceArray) -> tuple[int, int]:
-    """The first byte of an array that is not empty, and its exclusive end."""
+    """First byte of a nonempty array, and its exclusive end, relative to its address."""
     steps = [(n - 1) * s for n, s in zip(data.shape, data.byte_strides, strict=True)]
     low, high = sum(min(step, 0) for step in steps), sum(max(step, 0) for step in steps)
     return low, high + data.dtype.itemsize

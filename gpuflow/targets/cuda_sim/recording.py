@@ -1,4 +1,4 @@
-"""State shared by simulated GPUs: the current device of a thread, and recorded work."""
+"""Recordings of simulated GPUs (as CUDA graphs), and each thread's current device."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from typing import Any
 
 
 class _Current(threading.local):
-    """The device of this thread, and its recorded work."""
+    """Per thread: the current device, and the operations of a recording in progress."""
 
     device: Any = None
     recording: list[Callable[[], object]] | None = None
@@ -18,10 +18,10 @@ current = _Current()
 
 
 class SimGraph:
-    """Recorded work: the operations of each call on the stream.
+    """A recording, which each call runs once more.
 
     Args:
-        calls: the operations of each call.
+        calls: for each recorded call, its operations on the stream.
         do: runs an operation on the stream.
     """
 
@@ -36,7 +36,7 @@ class SimGraph:
                 self._do(one)
 
     def change(self, number: int, launch: Callable[[], Any]) -> bool:
-        """Record a launch once more."""
+        """Replace call ``number`` by a launch with its current parameters."""
         self._calls[number] = recorded_work(launch)
         return True
 

@@ -1,4 +1,4 @@
-"""A loaded kernel, and CUDA's limits of its shared memory.
+"""A kernel that is loaded on a simulated GPU, with CUDA's limits of shared memory.
 
 Source: NVIDIA, CUDA Driver API: CU_FUNC_ATTRIBUTE_MAX_DYNAMIC_SHARED_SIZE_BYTES,
 cuFuncSetAttribute.
@@ -16,7 +16,7 @@ class SimKernel:
     """A loaded kernel.
 
     Args:
-        kernel: the kernel to run.
+        kernel: the parsed kernel.
         most_shared: Bytes of shared memory that a block of the device may have.
     """
 
@@ -37,10 +37,10 @@ class SimKernel:
         self._most_dynamic = count
 
     def check_shared(self, count: int) -> None:
-        """Refuse a launch as CUDA does.
+        """Check the dynamic shared memory of a launch, as CUDA does.
 
         Raises:
-            PtxError: if it has more dynamic shared memory than the limit.
+            PtxError: if it exceeds the limit.
         """
         if count > self._most_dynamic:
             limit = f"at most {self._most_dynamic} dynamic"

@@ -1,7 +1,7 @@
-"""User kernels with separate copies of arrays, to detect accesses out of bounds.
+"""Run kernels of users on isolated copies of their arrays, to detect accesses out of bounds.
 
-Arrays of a program are adjacent in memory, so a kernel that runs over the end of one reaches the
-next. In this module each is a separate allocation, and operands are read-only.
+Arrays of a program are adjacent in memory, so an access past the end of one would reach the next.
+Here each array is a separate allocation, and operands are read-only.
 """
 
 from __future__ import annotations
@@ -19,12 +19,11 @@ from ptxsim.types import Array
 
 
 class WatchedKernel:
-    """A kernel with a known set of arrays that it may access.
+    """A kernel that may only access declared arrays, and must write its outputs completely.
 
     Args:
         kernel: the kernel to launch.
-        touches: the arrays among its parameters. An element of an output that no thread has written
-            is an error.
+        touches: the arrays among its parameters.
     """
 
     def __init__(self, kernel: PtxKernel, touches: Sequence[Touched]) -> None:

@@ -1,7 +1,7 @@
-"""Printer of a kernel in which one block runs a whole program, for block_text.py.
+"""Printer of programs that one block runs: locations, calls of kernels, copies (see block_text.py).
 
-Each kernel of the program is a device function, as the emitters print it for a single block; launch
-arguments are constants of the text.
+Each kernel of the program becomes a device function, printed for a lone block. Arguments that a
+launch would pass are constants of the text.
 """
 
 from __future__ import annotations
@@ -33,9 +33,9 @@ from gpuflow.targets.layouts.product_axes import batch_axes, collapsed_axes
 from gpuflow.targets.printer import IndentedText
 
 ENTRY = "block_program"
-# More would take too long to compile.
+# A program with more calls would take too long to compile.
 _MOST_CALLS = 200
-# The assembler refuses more than 48 KB of static shared memory.
+# The assembler refuses more than 48 KB of static shared memory; this leaves a margin.
 _MOST_STATIC_BYTES = 40 << 10
 _KINDS = {
     np.dtype(np.float32): tiles.FLOAT32,
@@ -54,12 +54,12 @@ _DEFINED = re.compile(r"^def (\w+)\(", re.MULTILINE)
 
 
 class NotOfOneBlockError(Exception):
-    """A program has a step that no block does by itself."""
+    """A step of the program cannot be printed for a lone block."""
 
 
 @record(eq=False)
 class Constant:
-    """A value that a program takes in addition to its operands."""
+    """A constant or literal that a program takes as a further operand."""
 
     value: Any
     aval: ShapedArray
@@ -71,10 +71,10 @@ class BlockText:
 
     Attributes:
         text: a module that ``build.build_cuda`` compiles.
-        operands: its parameters are the addresses of these: operands of the step followed by its
-            outputs, by index, or constants. The last one is the arenas of all blocks, if these are
-            not in shared memory.
-        arena_bytes: of each block.
+        operands: one per parameter, which is its address: a constant, or an index into the
+            step's operands followed by its outputs. If arenas are not in shared memory, one more
+            parameter follows: the address of the arenas of all blocks.
+        arena_bytes: size of the arena of each block.
         is_shared: whether arenas are in shared memory.
     """
 
@@ -84,12 +84,18 @@ class BlockText:
     is_shared: bool
 
 
-# A variable that points to bytes, and an expression of the bytes from there.
+# A byte pointer, and a byte offset from it: the variable's name, and an integer expression.
 Location = tuple[str, str]
 
 
 def element_location(location: Location, shape: Sequence[int], dtype: Any, index: str) -> Location:
-    """The location of an element of a stacked array, given its index."""
+    """The location of ``array[index]`` in a stacked array.
+
+    Args:
+        location: location of the array.
+        shape, dtype: shape and dtype of the array.
+        index: an integer expression.
+    """
     count = prod(shape[1:]) * storage_dtype(dtype).itemsize
     if count == 0:
         return location
@@ -98,7 +104,7 @@ def element_location(location: Location, shape: Sequence[int], dtype: Any, index
 
 
 def plus(location: Location, count: int) -> Location:
-    """The location at a byte offset."""
+    """The location ``count`` bytes further."""
     variable, at = location
     if at.isdecimal():
         return variable, str(int(at) + count)
@@ -106,18 +112,23 @@ def plus(location: Location, count: int) -> Location:
 
 
 class BlockPrinter(IndentedText):
-    """Collects the kernel's text and the device functions that it calls."""
+    """Collects the statements of a program, the device functions it calls, and its parameters.
+
+    Attributes:
+        operands: one per parameter, see ``BlockText``.
+        flags: bytes of conditions of while loops, which follow the arena.
+    """
 
     def __init__(self) -> None:
         self.lines, self.depth = [], 1
         self.operands: list[int | Constant] = []
-        self.flags = 0  # bytes of conditions after the arena
-        self._functions: dict[str, str] = {}  # names, by text
-        self._named: dict[str, str] = {}  # variables of the head, by expression: typed once
+        self.flags = 0
+        self._functions: dict[str, str] = {}  # names of device functions, by text
+        self._named: dict[str, str] = {}  # variables defined at the start, by expression
         self._count = self._calls = self._static_bytes = 0
 
     def fresh(self, stem: str) -> str:
-        """A new name."""
+        """A name that no other variable has."""
         self._count += 1
         return f"{stem}_{self._count}"
 
@@ -125,9 +136,9 @@ class BlockPrinter(IndentedText):
         """The whole module.
 
         Args:
-            arena_bytes: of each block.
-            most_shared: Static shared memory and an arena that together exceed this are not both
-                in shared memory: the arena is then in global memory.
+            arena_bytes: size of the arena of each block, without flags.
+            most_shared: the most shared memory of a block. If static shared memory and an arena
+                exceed it, the arena is in global memory.
         """
         flags = -(-self.flags // ALIGNMENT) * ALIGNMENT
         arena_bytes = max(-(-arena_bytes // ALIGNMENT) * ALIGNMENT + flags, ALIGNMENT)
@@ -156,7 +167,7 @@ class BlockPrinter(IndentedText):
     # Locations
 
     def parameter(self, source: int | Constant) -> Location:
-        """The location of an operand or output of the step, or of a constant."""
+        """Add a parameter for an operand or output of the step, or a constant; its location."""
         self.operands.append(source)
         return f"operand_{len(self.operands) - 1}", "0"
 
@@ -170,17 +181,21 @@ class BlockPrinter(IndentedText):
         return self._name(expression, "at") if _is_static(location) else expression
 
     def _name(self, expression: str, stem: str) -> str:
-        """The variable of an expression whose values are available at the head."""
+        """The variable of an expression of constants and parameters, defined at the start."""
         return self._named.setdefault(expression, f"{stem}_{len(self._named)}")
 
-    # Steps of the whole block, before its next barrier
+    # Steps: all threads of the block run them, and the caller emits the barrier
 
     def call_kernel(self, call: KernelCall, location_of: Callable[[int], Location]) -> None:
         """Print the call of a kernel's device function.
 
         Args:
-            call: of the kernel.
-            location_of: the location of a buffer.
+            call: the kernel, with its buffers and arguments.
+            location_of: gives the location of a buffer.
+
+        Raises:
+            NotOfOneBlockError: if the kernel has no schedule for a lone block, or the program has
+                too many calls, or too much shared memory.
         """
         kernel = at_fitting_width(replace(call.kernel, segmented=False), [call])
         launch = schedule_alone(kernel)
@@ -205,7 +220,11 @@ class BlockPrinter(IndentedText):
             self.emit(statement)
 
     def call_library(self, step: CallStep, operands: list[Location], outs: list[Location]) -> None:
-        """Print the call of the device function that replaces a library call."""
+        """Print the call of the device function that replaces a library call: a matrix product.
+
+        Raises:
+            NotOfOneBlockError: if it is another call, or a product that block_products lacks.
+        """
         product = block_of(step.eqn)
         if not isinstance(product, Product) or product.epilogue is not None:
             raise NotOfOneBlockError(f"{step.name} is a call of a library")
@@ -219,7 +238,14 @@ class BlockPrinter(IndentedText):
         self.emit(f"{name}({', '.join(pointers)})")
 
     def copy(self, source: Location, target: Location, aval: Any, view: View | None = None) -> None:
-        """Print a row-major copy of a view that begins at ``source``; None: a row-major one."""
+        """Print a copy to a row-major array.
+
+        Args:
+            source: location of the view's first element.
+            target: location of the copy.
+            aval: shape and dtype of the copy.
+            view: strides of the source; None: row-major.
+        """
         if aval.size == 0:
             return
         self._count_calls()
@@ -242,7 +268,13 @@ class BlockPrinter(IndentedText):
             self.emit(f"{index} += {prod(ALONE_THREADS)}")
 
     def _function(self, text: str, stem: str, shared_bytes: int) -> str:
-        """The name of the device function of this text, which uses ``shared_bytes`` of its own."""
+        """Add a device function unless it exists, and count a call; returns its name.
+
+        Args:
+            text: text of the function, after those of functions that it calls.
+            stem: begins its name.
+            shared_bytes: its static shared memory.
+        """
         self._count_calls()
         if text not in self._functions:
             self._static_bytes += shared_bytes
@@ -258,32 +290,32 @@ class BlockPrinter(IndentedText):
 
 
 def _is_static(location: Location) -> bool:
-    """Whether a location is available at the head."""
+    """Whether a location is constant for the whole program, so that its pointer is defined once."""
     variable, at = location
     is_of_head = variable in ("arena", "flags") or variable.startswith("operand_")
     return is_of_head and at.isdecimal()
 
 
 def _renamed(text: str, name: str) -> str:
-    """Device functions, the last one by this name and the others by names that contain it."""
+    """Rename device functions: the last one to ``name``, the others to names that contain it."""
     *others, own = _DEFINED.findall(text)
     names = {**{other: f"{other}_of_{name}" for other in others}, own: name}
     return re.sub(r"(?<![\w.])(\w+)(?=\()", lambda found: names.get(found[1], found[1]), text)
 
 
 def _element_type(dtype: Any) -> str:
-    """Numba's type of the elements of a product: 16-bit floats as their bits."""
+    """Element type of a product's operand in printed text; 16-bit floats are uint16."""
     return "uint16" if storage_dtype(dtype).itemsize == 2 else np.dtype(dtype).name
 
 
 def _copy_unit(itemsize: int) -> tuple[str, int]:
-    """The integer type that copies an element, and how many of it."""
+    """The unsigned integer type that copies elements, and their number per element."""
     size = min(itemsize, 8)
     return f"uint{8 * size}", itemsize // size
 
 
 def _literal(bits: int, kind: str) -> str:
-    """The literal of a scalar that a launch passes as 64 bits."""
+    """The literal of a scalar argument of type ``kind``, from its 64-bit argument slot."""
     if kind not in ("float32", "float64"):
         return f"np.{kind}({bits})"
     data = np.array([bits], np.int64).view(np.uint8)[: np.dtype(kind).itemsize]
@@ -295,7 +327,10 @@ def _literal(bits: int, kind: str) -> str:
 
 
 def _product_constants(product: Product, step: CallStep) -> Mapping[str, int]:
-    """The constants of a product's text."""
+    """The constants of ``block_products.multiply_in_block``: sizes, strides and dtypes.
+
+    Raises NotOfOneBlockError if it has none for these operands.
+    """
     left, right = step.operands
     kind, other, result = [
         _KINDS.get(a.dtype) for a in (left.aval, right.aval, step.eqn.outputs[0].aval)

@@ -1,4 +1,4 @@
-"""The text of a kernel in which one block runs a whole program, with its loops and branches.
+"""Print a whole program, with its loops and branches, as a kernel in which one block runs it.
 
     turn = np.int64(cuda.blockIdx.x)                  an iteration without carries
     while turn < 64:
@@ -8,8 +8,8 @@
         while count_0 < 32:                           a nested scan; its carries are double-buffered
             ...
 
-Buffers of the program are in an arena of the block, in shared memory if there is room. Each step
-sees the writes of the previous one: a barrier follows each. See
+Each block has an arena for the buffers of the program, in shared memory if there is room. A
+barrier follows each step, so that the next one sees its writes. See
 docs/design/0034-programs-of-one-block.md.
 """
 
@@ -50,14 +50,14 @@ from gpuflow.targets.cuda.codegen.block_printer import (
 
 
 def parallel_scan_text(step: ProgramStep, most_shared: int) -> BlockText:
-    """The text for a scan without carries, with iterations distributed over blocks.
+    """Print a scan without carries, whose iterations are distributed over blocks.
 
     Args:
         step: the scan.
-        most_shared: bytes of an arena that may be in shared memory.
+        most_shared: shared memory of a block in bytes, static memory included.
 
     Raises:
-        NotOfOneBlockError: there is a step that no block does by itself.
+        NotOfOneBlockError: if a step cannot be printed for a lone block.
     """
     form: ScanForm = step.eqn.primitive.lower.form(step.eqn.params)
     (inner,) = step.programs
@@ -71,7 +71,7 @@ def parallel_scan_text(step: ProgramStep, most_shared: int) -> BlockText:
 
 
 def loop_text(step: ProgramStep, most_shared: int) -> BlockText:
-    """The text for a loop that one block runs from its first iteration to its last.
+    """Print a loop that one block runs sequentially.
 
     Arguments and errors are those of ``parallel_scan_text``.
     """
@@ -84,7 +84,14 @@ def loop_text(step: ProgramStep, most_shared: int) -> BlockText:
 
 @record
 class _Carry:
-    """A double-buffered carry; variables point to the buffer to read and the one to write."""
+    """A double-buffered carry of a loop.
+
+    Attributes:
+        now, later: variables that point to the buffer to read and the one to write.
+        even, odd: pointers to the buffers that even and odd iterations read.
+        out: location of the loop's output.
+        aval: shape and dtype of the carry.
+    """
 
     now: str
     later: str
@@ -95,10 +102,10 @@ class _Carry:
 
 
 class _Writer(BlockPrinter):
-    """Prints the steps of programs; kernels begin with ``scan_iteration`` or ``loop``."""
+    """Prints the steps of plans; the printing functions call ``scan_iteration`` or ``loop``."""
 
     def step_locations(self, step: ProgramStep) -> tuple[list[Location], list[Location]]:
-        """The locations of the operands and outputs of the step that a launch runs."""
+        """Add parameters for the operands and outputs of the outermost step; their locations."""
         operands = [
             self.constant(o) if o.buffer == NO_BUFFER else plus(self.parameter(k), _offset(o))
             for k, o in enumerate(step.operands)
@@ -107,16 +114,16 @@ class _Writer(BlockPrinter):
         return operands, [self.parameter(first + k) for k in range(len(step.outputs))]
 
     def _values(self, inner: Inner) -> list[Location]:
-        """The constants of a program."""
+        """Add parameters for the constants of an inner program; their locations."""
         return [self.parameter(Constant(value, aval_of(value))) for value in inner.values]
 
     def _plan(self, plan: Plan, table: Sequence[Location], arena: int) -> None:
         """Print the steps of a program, with a barrier after each.
 
         Args:
-            plan: of the program.
-            table: the locations of its inputs, followed by those of its outputs.
-            arena: the offset of its memory in the block's arena.
+            plan: plan of the program.
+            table: locations of its inputs, followed by those of its outputs.
+            arena: offset of its buffers in the block's arena.
         """
         registers = argument_positions(plan)
 
@@ -157,7 +164,7 @@ class _Writer(BlockPrinter):
         if step.kernel.kind == "map" and all(call.points == 0 for call in step.calls):
             return
         for calls in step.launches:
-            for call in calls:  # of a segmented kernel: they do not see each other
+            for call in calls:  # segments of one launch are independent: no barrier between
                 self.call_kernel(call, location_of)
             self.emit("barrier()")
 
@@ -187,14 +194,15 @@ class _Writer(BlockPrinter):
 
         Args:
             step: the loop.
-            operands, outs: their locations.
-            arena: the offset of its programs' memory.
-            spare: the second buffer of each double-buffered carry.
+            operands, outs: locations of its operands and outputs.
+            arena: offset of its programs' buffers in the block's arena.
+            spare: second buffers of the double-buffered carries; the outputs are the first ones.
         """
         form = step.eqn.primitive.lower.form(step.eqn.params)
         is_scan, first = form.length is not None, form.first_carry
         aliased, free = aliasing_outputs(step.eqn, step.programs), iter(spare)
-        # The last iteration of a scan writes the outputs; that of a while_loop is not known.
+        # Buffers are assigned so that the last iteration of a scan writes the outputs. The trip
+        # count of a while_loop is unknown, so it may need a copy at the end.
         swapped = is_scan and form.length % 2 == 1
         now: list[Location] = []
         buffered: list[_Carry] = []
@@ -250,9 +258,10 @@ class _Writer(BlockPrinter):
 
         Args:
             form, step: the scan.
-            operands, outs, arena: as of ``loop``.
-            now, buffered: its carries.
-            index: its element of stacked arrays.
+            operands, outs, arena: as for ``loop``.
+            now: locations from which the iteration reads the carries.
+            buffered: the double-buffered carries.
+            index: integer expression of the index into stacked arrays.
         """
         (inner,) = step.programs
         split = form.num_consts + form.num_carry
@@ -282,7 +291,7 @@ class _Writer(BlockPrinter):
         self._plan(condition.plan, table, arena)
         with self.indented(f"if {self.pointer(proceeds, 'uint8')}[0] == 0:"):
             self.emit("break")
-        # A body that may run once more than the loop tests for that extra iteration.
+        # A body that may run one iteration too many gets the condition as an operand.
         flag = [proceeds] if body.ahead else []
         later = [(carry.later, "0") for carry in buffered]
         table = [*operands[:split], *now, *flag, *self._values(body), *later, unused]
@@ -291,5 +300,5 @@ class _Writer(BlockPrinter):
 
 
 def _offset(operand: Operand) -> int:
-    """Bytes from the start of an operand's buffer."""
+    """Byte offset of an operand's first element in its buffer."""
     return operand.layout.offset * storage_dtype(operand.aval.dtype).itemsize

@@ -1,9 +1,9 @@
-"""Build printed CUDA source into PTX and a cubin, on any machine, with or without a GPU.
+"""Compile printed CUDA source to PTX and a cubin, on any machine, with or without a GPU.
 
     source text -> numba.cuda.compile -> PTX -> normalise -> nvJitLink -> cubin and its report
 
-The driver never receives PTX and Numba's dispatcher never launches anything: the result is bytes
-that can be cached on disk and loaded without importing Numba.
+The result is bytes that are cached on disk and loaded without importing Numba. The CUDA driver
+never receives PTX, and Numba's dispatcher never launches anything.
 """
 
 from __future__ import annotations
@@ -27,20 +27,20 @@ from gpuflow.targets.cuda.codegen.toolchain import (
     load_numba_cuda,
 )
 
-# bf16 conversion, max.NaN and ld.global.nc with 128 bits all need Ampere.
+# Ampere: printed kernels use bf16 conversion, max.NaN and ld.global.nc with 128 bits.
 OLDEST_COMPUTE_CAPABILITY = (8, 0)
 
 
 @record
 class Touched:
-    """An array among the parameters of a kernel.
+    """An array that a kernel accesses, for checks of memory accesses.
 
     Attributes:
-        slot: the argument slot that holds its address.
-        count: bytes of it.
-        what: the name for messages.
-        is_read: it holds values when the kernel starts.
-        is_written: the kernel writes all of it; else it writes none of it.
+        slot: index of its address in the argument block.
+        count: size in bytes.
+        what: name in messages.
+        is_read: it is initialized when the kernel starts.
+        is_written: the kernel writes all of its elements; if False, it writes none.
     """
 
     slot: int
@@ -55,10 +55,10 @@ class CudaObject:
     """One built kernel.
 
     Attributes:
-        ptx: normalised PTX text; two builds of one source give equal text. Its ``.loc`` lines map
+        ptx: normalized PTX; two builds of one source give equal text. Its ``.loc`` lines map
             instructions to lines of the source.
         cubin: machine code for exactly one architecture.
-        entry: name of the kernel in both.
+        entry: name of the kernel in ``ptx`` and ``cubin``.
         registers: registers per thread.
         spill_bytes: bytes stored and loaded by register spills; should be 0.
         shared_bytes: static shared memory per block.
@@ -84,17 +84,18 @@ def build_cuda(
     """Compile printed source to PTX and link it for one architecture.
 
     Args:
-        source: module text; defines ``entry`` and its device functions.
+        source: module text, with the functions ``entry`` and its device functions.
         entry: name of the kernel function, and of the kernel in the result.
         signature: one type per parameter: ``"int64"``, or ``"*float32"`` for a pointer.
-        compute_capability: (9, 0) for sm_90.
+        compute_capability: architecture of the cubin; (9, 0) for sm_90.
         launch_bounds: most threads per block, or (threads, blocks per multiprocessor).
-        newest_ptx: the newest architecture for PTX; the cubin is for the requested one.
+        newest_ptx: newest architecture to generate PTX for; None: that of the cubin.
         lineinfo: whether to map instructions to lines of the source.
 
     Raises:
-        CudaBuildError: NVVM, the normaliser or nvJitLink refused the kernel.
-        CudaToolchainError: the packages for it are missing.
+        CudaBuildError: if NVVM, ``normalise_ptx`` or nvJitLink rejects the kernel, or the GPU is
+            older than ``OLDEST_COMPUTE_CAPABILITY``.
+        CudaToolchainError: if packages are missing.
     """
     if compute_capability < OLDEST_COMPUTE_CAPABILITY:
         raise CudaBuildError(
@@ -108,10 +109,10 @@ def build_cuda(
 
 
 def linked(ptx: str, entry: str, compute_capability: tuple[int, int]) -> CudaObject:
-    """The kernel ``entry`` of a PTX text, assembled for one architecture.
+    """Assemble the kernel ``entry`` of a PTX text for one architecture.
 
     Raises:
-        CudaBuildError: nvJitLink refused it.
+        CudaBuildError: if nvJitLink rejects it.
     """
     ptx, cubin, log = link_ptx(ptx, f"sm_{compute_capability[0]}{compute_capability[1]}")
     return CudaObject(ptx, cubin, entry, *read_link_report(log))
@@ -130,7 +131,7 @@ def compile_ptx(
     launch_bounds: int | tuple[int, int] | None = None,
     lineinfo: bool = True,
 ) -> str:
-    """Compile printed source to PTX as numba-cuda emits it. Arguments as for ``build_cuda``."""
+    """Compile printed source to PTX, not normalized; arguments are those of ``build_cuda``."""
     numba_cuda = load_numba_cuda()
     types = tuple(_numba_type(numba_cuda.types, name) for name in signature)
     with _readable_source(f"<gpuflow {entry}>", source) as filename:
@@ -149,15 +150,14 @@ def function_ptx(
     fastmath: bool = False,
     lineinfo: bool = True,
 ) -> str:
-    """The PTX that numba-cuda makes of a Python function.
+    """Compile a Python function to PTX with numba-cuda; a lock serializes threads.
 
     Args:
-        numba_cuda: from ``load_numba_cuda``.
+        numba_cuda: modules of numba-cuda.
         function: the kernel.
-        types: Numba's, of its parameters.
-        compute_capability, launch_bounds: as for ``build_cuda``.
-        fastmath: whether it may be compiled for other results.
-        lineinfo: as for ``build_cuda``.
+        types: Numba types of its parameters.
+        compute_capability, launch_bounds, lineinfo: as for ``build_cuda``.
+        fastmath: whether LLVM may reassociate and approximate float arithmetic.
     """
     with _COMPILE_LOCK, _without_device(numba_cuda.dispatcher, compute_capability):
         build = partial(
@@ -177,10 +177,10 @@ def function_ptx(
 
 
 def _ptx_with_lineinfo(build: Callable[..., Any]) -> str:
-    """The PTX with line information, or without it.
+    """The PTX with line information, or without if NVVM fails to build that.
 
-    NVVM 13.4 refuses some kernels with launch bounds for the sake of a name that line information
-    brings in, and 13.5 forgets labels that it branches to; without it they are built as always.
+    With line information, NVVM 13.4 rejects some kernels with launch bounds because of a symbol
+    name, and 13.5 omits labels that branches need.
     """
     try:
         ptx = build(lineinfo=True)[0]
@@ -222,7 +222,7 @@ def _log_of_nvvm(error: BaseException) -> str:
 
 @contextmanager
 def _readable_source(filename: str, source: str) -> Iterator[str]:
-    """Let numba-cuda read the source, for its line information."""
+    """Let numba-cuda read the source by a file name, for its line information."""
     linecache.cache[filename] = (len(source), None, source.splitlines(True), filename)
     try:
         yield filename
@@ -240,8 +240,8 @@ def _numba_type(types: ModuleType, name: str) -> Any:
 def _without_device(dispatcher: Any, compute_capability: tuple[int, int]) -> Iterator[None]:
     """Replace numba-cuda's current device while device functions are compiled.
 
-    Device functions query it at compile time, which fails without a GPU, and with one would give
-    that GPU's architecture instead of the one that is being built for. Held under _COMPILE_LOCK.
+    Numba queries it for its architecture. That fails without a GPU, and with one gives the
+    architecture of that GPU instead of the target's. Callers must hold ``_COMPILE_LOCK``.
     """
     real = getattr(dispatcher, "get_current_device", None)
     if real is None:
@@ -258,7 +258,7 @@ def _without_device(dispatcher: Any, compute_capability: tuple[int, int]) -> Ite
 
 
 def _check_target(ptx: str, compute_capability: tuple[int, int]) -> None:
-    """Raise if Numba silently clamped the architecture to an older one."""
+    """Raise CudaBuildError if Numba silently clamped the architecture to an older one."""
     expected = f"sm_{compute_capability[0]}{compute_capability[1]}"
     match = re.search(r"^\.target\s+(\w+)", ptx, re.MULTILINE)
     if match is None or match[1] != expected:
@@ -269,18 +269,19 @@ def _check_target(ptx: str, compute_capability: tuple[int, int]) -> None:
 
 
 def normalise_ptx(ptx: str, entry: str, keep_file: bool = False) -> str:
-    """Make PTX depend on the source alone, so that equal kernels have equal text.
+    """Normalize PTX so that it depends on the source alone: equal kernels have equal text.
 
-    Numba's mangled names count compilations of the process, and it declares an environment pointer
-    that no kernel of ours uses.
+    Numba's mangled names contain a count of the process's compilations, and Numba declares an
+    environment pointer that our kernels do not use.
 
     Args:
         ptx: the output of a compiler.
-        entry: the name that its kernel gets.
-        keep_file: its source is a file, which the line information names.
+        entry: the new name of its kernel.
+        keep_file: whether line information names a real file, which stays.
 
     Raises:
-        CudaBuildError: the kernel calls a function that is defined nowhere in the text.
+        CudaBuildError: if the kernel calls a function that the text does not define, or there is
+            no kernel.
     """
     check_self_contained(ptx)
     match = re.search(r"\.entry\s+([\w$]+)", ptx)
@@ -292,7 +293,7 @@ def normalise_ptx(ptx: str, entry: str, keep_file: bool = False) -> str:
     ptx = re.sub(r"^\.common \.global[^\n]*NumbaEnv[^\n]*\n", "", ptx, flags=re.MULTILINE)
     ptx = ptx.replace(match[1], entry)
     if not keep_file:
-        # The name of a source that is not a file follows the working folder here.
+        # Without a real file, this line contains the working folder.
         ptx = re.sub(r'(\.file\s+1\s+)"[^"\n]*"\n*\Z', rf'\1"{entry}.py"\n', ptx)
     for number, name in enumerate(re.findall(r"\.shared [^;]*?([\w$]+)(?:\[\d+\])?;", ptx)):
         ptx = re.sub(rf"(?<![\w$]){re.escape(name)}(?![\w$])", f"shared_memory_{number}", ptx)
@@ -300,7 +301,7 @@ def normalise_ptx(ptx: str, entry: str, keep_file: bool = False) -> str:
 
 
 def check_self_contained(ptx: str) -> None:
-    """Raise CudaBuildError if a text calls a function that it does not define."""
+    """Raise CudaBuildError if PTX calls a function that it does not define."""
     external = re.search(r"\.extern\s+\.func[^;]*;", ptx)
     if external:
         raise CudaBuildError(
@@ -312,9 +313,8 @@ def check_self_contained(ptx: str) -> None:
 def link_ptx(ptx: str, architecture: str) -> tuple[str, bytes, str]:
     """Assemble PTX into a cubin with nvJitLink.
 
-    NVVM may be newer than nvJitLink: it then writes a PTX version that the linker refuses, though
-    the kernels use nothing new. The linker's error names the newest version it takes; link once
-    more with that.
+    NVVM may be newer than nvJitLink, and then declare a PTX version that the linker rejects. The
+    kernels use no new feature, so a second try declares the version that the error names.
 
     Returns:
         The PTX that was linked, the cubin, and the linker's log.
@@ -336,7 +336,7 @@ def link_ptx(ptx: str, architecture: str) -> tuple[str, bytes, str]:
 
 def _link_once(ptx: str, architecture: str) -> tuple[bytes, str]:
     core = load_linker()
-    # Line information would make the machine code larger, and serves only readers of the PTX.
+    # Line information is for readers of the PTX; it would make the machine code larger.
     ptx = re.sub(r"^[ \t]*\.(loc|file)\b[^\n]*$", "", ptx, flags=re.MULTILINE)
     options = core.LinkerOptions(arch=architecture, verbose=True)
     linker = core.Linker(core.ObjectCode.from_ptx(ptx.encode()), options=options)
@@ -345,13 +345,13 @@ def _link_once(ptx: str, architecture: str) -> tuple[bytes, str]:
 
 
 def read_link_report(log: str) -> tuple[int, int, int]:
-    """Registers per thread, bytes of spills and of static shared memory from nvJitLink's log.
+    """Parse nvJitLink's log: registers per thread, bytes of spills and of static shared memory.
 
-    The assembler reports the kernel's own shared memory. Later entries may count 1024 bytes more,
-    which CUDA reserves in each block from sm_90 on: a block may have its limit in addition.
+    The first entry has the kernel's own shared memory. Later ones may count 1024 bytes more, which
+    CUDA reserves in each block from sm_90 on. They do not count towards a block's limit.
 
     Raises:
-        CudaBuildError: the log does not have the form that is parsed here.
+        CudaBuildError: if the log has another format.
     """
     registers = re.search(r"Used (\d+) registers", log)
     spills = re.findall(r"(\d+) bytes spill stores, (\d+) bytes spill loads", log)

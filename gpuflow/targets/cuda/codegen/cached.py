@@ -1,4 +1,7 @@
-"""Built CUDA kernels through the kernel cache: cached ones need neither Numba nor a GPU."""
+"""Compile generated CUDA kernels through the kernel cache; loading needs neither Numba nor a GPU.
+
+A key is a digest of the kernel's canonical text, of the compiler's own source, and of versions.
+"""
 
 from __future__ import annotations
 
@@ -23,15 +26,15 @@ from gpuflow.targets.cuda.codegen.build import CudaObject, build_cuda
 from gpuflow.targets.cuda.codegen.printing.printers import CudaSource, print_scheduled
 from gpuflow.targets.cuda.codegen.schedules.launch_config import schedule_cuda, schedules_to_try
 
-# The modules and folders of modules that decide what a kernel's text becomes.
+# Modules, and folders of modules, on which the code of a kernel depends; all are in its key.
 _EMITTERS = (kir, parsing, kernel_walk, printer, llvm, schedules, printing, intrinsics, codegen)
-# Their versions are in every key: another compiler may make other code of the same text.
+# Packages whose versions are in every key, as another compiler may generate other code.
 PACKAGES = ("numba", "llvmlite", "numba-cuda", "nvidia-nvvm", "nvidia-nvjitlink", "cuda-core")
 
-# Stored with the code of a built kernel.
+# Fields of CudaObject that an entry stores with the code.
 _USAGE = ("ptx", "registers", "spill_bytes", "shared_bytes")
 
-# The default architecture of a build without a GPU: Hopper.
+# The architecture for builds without a GPU: Hopper.
 DEFAULT_COMPUTE_CAPABILITY = (9, 0)
 
 
@@ -40,8 +43,8 @@ class CudaKernel:
     """A kernel built for one architecture.
 
     Attributes:
-        source: its text, its parameters and its launch.
-        built: its PTX and cubin, and their resource use.
+        source: text, parameters and launch configuration.
+        built: PTX, cubin and resource usage.
     """
 
     source: CudaSource
@@ -50,9 +53,10 @@ class CudaKernel:
 
 @cached
 def cache_key_inputs(compute_capability: tuple[int, int]) -> tuple[str, ...]:
-    """Inputs of a CUDA kernel's code other than its text and schedule; imports nothing.
+    """Inputs of the key other than a kernel's text and schedule; does not import the packages.
 
-    Kernels that were built on another machine are found by the versions of that machine.
+    Settings may name the package versions of another machine (``kernel_versions``), so that this
+    one finds the kernels that were built there.
     """
     major, minor = compute_capability
     foreign = dict(config.environment.kernel_versions)
@@ -67,25 +71,25 @@ def compile_cuda(
     compute_capability: tuple[int, int] = DEFAULT_COMPUTE_CAPABILITY,
     vectorize: bool = True,
 ) -> CudaKernel:
-    """The built kernel: from this process, from the cache's folder, or made now.
+    """Return the built kernel: from memory, from the cache's folder, or compiled now.
 
-    A kernel that spills registers is built once more with each schedule that leaves a thread more
-    of them, until one does not spill; ``built.spill_bytes`` is 0 unless all of them do.
+    If a kernel spills registers, further schedules of ``schedules_to_try`` are built until one does
+    not. ``built.spill_bytes`` is 0 unless all of them spill.
 
     Args:
         kernel: a kernel that ``kir.verify`` accepts.
         cache: built kernels in memory and on disk; thread-safe.
-        compute_capability: of the GPU that will run it; none is needed here.
-        vectorize: as for ``print_cuda``. Where the text does not allow 128-bit accesses, the same
-            kernel is given for both values.
+        compute_capability: architecture of the GPU that will run it; this one need not have any.
+        vectorize: as for ``print_cuda``. If the kernel allows no vectors, both values give the same
+            kernel.
 
     Returns:
-        The kernel, the same object for equal arguments.
+        The kernel; the same object for equal arguments.
 
     Raises:
         CudaPrintError: as ``print_cuda``.
         CudaBuildError: as ``build_cuda``.
-        CudaToolchainError: the kernel must be built and its packages are missing.
+        CudaToolchainError: if the kernel must be built and packages are missing.
     """
     build = generated_build(kernel, compute_capability, vectorize)
     return cache.once(build.key, lambda: _from_entry(kernel, cache.get(build.key, build.entry)))
@@ -93,10 +97,10 @@ def compile_cuda(
 
 @record
 class GeneratedBuild:
-    """The build of a generated kernel, which any process may do.
+    """The build of a generated kernel: picklable, so that another process can do it.
 
     Attributes:
-        key: of the kernel in the cache.
+        key: key of the kernel in the cache.
         kernel, vectorize, compute_capability: as for ``compile_cuda``.
     """
 
@@ -106,7 +110,7 @@ class GeneratedBuild:
     compute_capability: tuple[int, int]
 
     def entry(self) -> Entry:
-        """Build it."""
+        """Build the kernel and return its cache entry."""
         return _build(self.kernel, self.vectorize, self.compute_capability, self.key)
 
 
@@ -140,10 +144,10 @@ def cuda_kernels(
     cache: KernelCache,
     compute_capability: tuple[int, int] = DEFAULT_COMPUTE_CAPABILITY,
 ) -> list[CudaKernel]:
-    """The built kernels of a plan's steps, in order; other steps have none.
+    """The built kernels of the kernel steps of a plan, in order.
 
     Args:
-        steps: of a plan.
+        steps: steps of a plan.
         cache, compute_capability: as for ``compile_cuda``.
     """
     kernels = [step.kernel for step in steps if isinstance(step, KernelStep)]
@@ -181,7 +185,7 @@ def _to_entry(kernel: CudaKernel) -> Entry:
 
 
 def _from_entry(kernel: Kernel, entry: Entry) -> CudaKernel:
-    """The launch follows from the kernel and three stored choices."""
+    """Restore a kernel: its launch configuration follows from ``kernel`` and three choices."""
     info: dict[str, Any] = entry.info
     launch = schedule_cuda(kernel, info["vectorize"], info["small_tile"], info["tile"])
     source = CudaSource(entry.source, entry.entry, tuple(info["signature"]), launch)
@@ -189,18 +193,18 @@ def _from_entry(kernel: Kernel, entry: Entry) -> CudaKernel:
 
 
 def entry_of(built: CudaObject, text: str, info: Mapping[str, Any] | None = None) -> Entry:
-    """The cache entry of a built kernel: ``object_of`` restores the kernel from it.
+    """The cache entry of a built kernel; ``object_of`` is the inverse.
 
     Args:
         built: the kernel.
-        text: the source text.
-        info: further data to store, in ``info`` of the entry.
+        text: its source text.
+        info: further data for ``info`` of the entry.
     """
     usage = {name: getattr(built, name) for name in _USAGE}
     return Entry(built.cubin, "cubin", text, built.entry, info={**usage, **(info or {})})
 
 
 def object_of(entry: Entry) -> CudaObject:
-    """The built kernel of an entry that ``entry_of`` made."""
+    """The built kernel of an entry of ``entry_of``."""
     usage = {name: entry.info[name] for name in _USAGE}
     return CudaObject(cubin=entry.code, entry=entry.entry, **usage)

@@ -1,4 +1,4 @@
-"""The machine code of built kernels as text, by NVIDIA's disassembler: for tests and reports."""
+"""Disassemble built kernels with NVIDIA's nvdisasm; only tests and reports use it."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ INSTALL = "pip install nvidia-cuda-nvdisasm"
 
 @cache
 def disassembler() -> str | None:
-    """NVIDIA's disassembler, of its wheel or of a toolkit; None: it is not installed."""
+    """Path of nvdisasm, from its wheel or a CUDA toolkit; None if it is not installed."""
     packages = importlib.util.find_spec("nvidia")
     folders = None if packages is None else packages.submodule_search_locations
     for folder in folders or ():
@@ -26,10 +26,10 @@ def disassembler() -> str | None:
 
 
 def disassembled(cubin: bytes) -> list[str]:
-    """The instructions of a cubin, with their operands, in order.
+    """The SASS instructions of a cubin, with their operands, in order.
 
     Raises:
-        FileNotFoundError: there is no disassembler.
+        FileNotFoundError: if nvdisasm is not installed.
     """
     tool = disassembler()
     if tool is None:

@@ -1,9 +1,11 @@
-"""Emits a function of printed CUDA source: one walk over its syntax tree, LLVM instructions out.
+"""Emit LLVM instructions for a function of printed CUDA source, in one walk over its syntax tree.
 
-A variable is a stack slot, which LLVM promotes to registers. It has one type: an assignment in a
-branch or loop to an earlier variable gives it the type that Numba unifies both types to, and the
-function is emitted again. Elsewhere, an assignment of another type makes a new variable of the
-same name.
+A variable is a stack slot, which LLVM promotes to registers. A slot has one type, but Python names
+may have several:
+
+- If a branch or loop assigns to an earlier variable, its type is the one that Numba unifies both
+  types to. If that is not the slot's type, the function must be emitted again.
+- Otherwise, an assignment of another type creates a new variable of the same name.
 """
 
 from __future__ import annotations
@@ -47,7 +49,7 @@ _RESULT = ".result"  # no name of Python
 
 
 class Module(Protocol):
-    """The definitions that a function may use."""
+    """The definitions that a function may use: names, and device functions of its module."""
 
     names: Mapping[str, Any]
 
@@ -55,9 +57,10 @@ class Module(Protocol):
         """Whether the module's text defines a device function."""
 
     def call(self, ops: NumbaOps, name: str, arguments: Sequence[Any]) -> Operand:
-        """The result of a device function."""
+        """Emit a call of a device function; returns its result."""
 
 
+# Key of a variable in all walks over a function: its name, and its first assignment.
 _Origin = tuple[str, ast.stmt | None]
 Types = dict[_Origin, Any]
 
@@ -67,11 +70,11 @@ class _Variable:
     """A stack slot.
 
     Attributes:
-        kind: Numba's type.
-        slot: its address.
-        path: the branches and loops around its first assignment, the outermost first.
-        origin: its key in the types that an earlier walk found: name and first assignment.
-        has_predecessor: whether another variable had the name before.
+        kind: the Numba type.
+        slot: the address, an LLVM value.
+        path: branches and loops around the first assignment, outermost first.
+        origin: key of its type in the types that earlier walks found.
+        has_predecessor: whether another variable of the name precedes it.
     """
 
     kind: Any
@@ -85,11 +88,14 @@ class FunctionEmitter:
     """Emits the body of one function.
 
     Args:
-        module: the text that the function is in.
-        ops: with a builder at the first instruction.
-        types: types of variables that earlier walks found.
-        merged: names of variables that have one type, whichever branch assigns them.
-        debug_scope: of the debug information; None: there is none.
+        module: definitions of the module that has the function.
+        ops: operations, with a builder at the start of the function.
+        types: types of variables that earlier walks found; this walk adds to them.
+        merged: names that have one variable for all their types; this walk adds to them.
+        debug_scope: scope for debug locations; None: emit none.
+
+    Attributes:
+        must_repeat: set by ``run`` if a type changed after its variable was used.
     """
 
     def __init__(
@@ -98,10 +104,11 @@ class FunctionEmitter:
         self._module, self._ops, self._builder = module, ops, ops.builder
         self._types, self._merged, self._debug_scope = types, merged, debug_scope
         self._entry = ops.builder.function.entry_basic_block
-        self._variables: dict[str, _Variable | int] = {}  # an int: the length of a tuple
+        # A tuple's value is its length; its elements are the variables "name.0", "name.1", ...
+        self._variables: dict[str, _Variable | int] = {}
         self._path: list[Any] = []
-        self._loops: list[tuple[Any, Any]] = []  # blocks of "continue" and "break"
-        # Names read where another branch, or an earlier iteration, has assigned them.
+        self._loops: list[tuple[Any, Any]] = []  # basic blocks of "continue" and "break"
+        # Names that are read outside of the branch or loop that assigns them.
         self._read_later: set[str] = set()
         self._exit: Any = None
         self._statement: ast.stmt | None = None
@@ -110,8 +117,8 @@ class FunctionEmitter:
     def run(self, node: ast.FunctionDef, arguments: Sequence[Any]) -> Operand:
         """Emit the whole body; returns the result: a Typed, a tuple or None.
 
-        If ``must_repeat`` is set then, the instructions are to be thrown away, and to be emitted
-        again with the same ``types`` and ``merged``.
+        If ``must_repeat`` is set afterwards, the caller must discard the instructions and emit them
+        again, with a new emitter and the same ``types`` and ``merged``.
         """
         for argument, value in zip(node.args.args, arguments, strict=True):
             self._assign(argument.arg, value)
@@ -126,7 +133,7 @@ class FunctionEmitter:
     # --- statements ---
 
     def _body(self, body: Sequence[ast.stmt]) -> Operand:
-        """The result, if it ends with one at the end of the function."""
+        """Emit statements; returns the result of the last one, if that is a final return."""
         for statement in body:
             if self._builder.block.is_terminated:
                 return None  # after a return or break
@@ -158,7 +165,7 @@ class FunctionEmitter:
             self._value(node.value)
 
     def _emit_Pass(self, node: ast.Pass) -> None:
-        """Nothing."""
+        """Emit nothing."""
 
     def _emit_Return(self, node: ast.Return) -> Operand:
         result = None if node.value is None else self._value(node.value)
@@ -200,7 +207,7 @@ class FunctionEmitter:
         self._loop(head, end, head, lambda: self._truth(node.test), node)
 
     def _emit_For(self, node: ast.For) -> None:
-        """A loop over a range, of any step that is not 0."""
+        """Emit a loop over a range; a step that is not constant may have either sign."""
         match node:
             case ast.For(
                 target=ast.Name(id=name),
@@ -303,7 +310,7 @@ class FunctionEmitter:
         self._builder.store(self._ops.cast(value, variable.kind).value, variable.slot)
 
     def _variable(self, name: str, kind: Any, path: tuple[Any, ...]) -> _Variable:
-        """The variable that an assignment of a value of a type writes."""
+        """The variable that an assignment of a value of type ``kind`` stores to."""
         old = self._variables.get(name)
         if not isinstance(old, _Variable):
             return self._new(name, kind, path, False)
@@ -335,7 +342,7 @@ class FunctionEmitter:
         return both
 
     def _merge(self, name: str) -> None:
-        """Give a name one variable for all its types, as its value may come from any assignment."""
+        """Give a name one variable for all types from the next walk on: any may reach a use."""
         if name not in self._merged:
             self._merged.add(name)
             self.must_repeat = True
@@ -409,7 +416,7 @@ class FunctionEmitter:
         return _OPERATORS[type(node)]
 
     def _value_of_Compare(self, node: ast.Compare) -> Operand:
-        """A chain computes inner operands once for each comparison: they have no effects."""
+        """Emit comparisons; inner operands of a chain, free of effects, are computed twice."""
         sides = [node.left, *node.comparators]
         if len(node.ops) == 1:
             left, right = map(self._value, sides)
@@ -421,7 +428,7 @@ class FunctionEmitter:
         return self._both(node.op, node.values)
 
     def _both(self, op: ast.boolop, values: Sequence[ast.expr]) -> Typed:
-        """``and`` or ``or``, as a bool."""
+        """Emit a short-circuit ``and`` or ``or``, whose result is a bool."""
         first, *others = values
         result = self._truth(first)
         if not others:

@@ -1,9 +1,10 @@
-"""Build handwritten kernels: Python functions, compiled by the path of generated kernels.
+"""Compile handwritten kernels: Python functions of kernels/, specialized to constants.
 
-    function -> text, with the functions and constants that it names -> build -> cache
+    function -> module text, with the functions that it calls and constants as literals
+             -> ``build_cuda``, as for generated kernels -> kernel cache
 
-The text is the key: a kernel is built once for each set of constants. kernels/language.py defines
-the allowed constructs.
+The text is the cache key, so a kernel is built once for each set of constants.
+kernels/language.py defines the allowed constructs.
 """
 
 from __future__ import annotations
@@ -33,10 +34,10 @@ import math
 
 import numpy as np"""
 _UNROLLED = "unrolled"
-# The constant for the dynamic shared memory of a block, in bytes.
+# Name of the constant that sets the dynamic shared memory of a block, in bytes.
 SHARED_BYTES = "SHARED_BYTES"
-# NVVM has another optimizer for sm_100 and above, which does not unroll long loops over
-# arrays in registers, so that the arrays are in memory.
+# PTX is generated for this architecture at most: NVVM's optimizer for sm_100 and above does not
+# unroll long loops over arrays in registers, and so puts these arrays into memory.
 _NEWEST_PTX = (9, 0)
 _FOLDED = (ast.Name, ast.BinOp, ast.UnaryOp, ast.BoolOp, ast.Compare)
 
@@ -46,9 +47,9 @@ class HandwrittenKernel:
     """A handwritten kernel, built for one architecture.
 
     Attributes:
-        text: the compiled text.
-        signature: one type per parameter, as ``build_cuda`` takes them.
-        built: its PTX and cubin, and their resource use.
+        text: the compiled module text.
+        signature: one type per parameter, in the notation of ``build_cuda``.
+        built: PTX, cubin and resource usage.
         shared_bytes: dynamic shared memory of each block.
     """
 
@@ -66,18 +67,18 @@ def build_handwritten(
     cache: KernelCache,
     compute_capability: tuple[int, int],
 ) -> HandwrittenKernel:
-    """The built kernel: from this process, from the cache's folder, or made now.
+    """Return the built kernel: from memory, from the cache's folder, or compiled now.
 
     Args:
         kernel: a function of kernels/.
         signature: one type per parameter: ``"int64"``, or ``"*float32"`` for a pointer.
-        constants: values for names in the text of the kernel and of functions that it calls.
+        constants: values of names in the kernel and the functions that it calls.
         launch_bounds: most threads per block, or (threads, blocks per multiprocessor).
         cache, compute_capability: as for ``cached.compile_cuda``.
 
     Raises:
         CudaBuildError: as ``build_cuda``.
-        CudaToolchainError: the kernel must be built and its packages are missing.
+        CudaToolchainError: if the kernel must be built and packages are missing.
     """
     build = handwritten_build(kernel, signature, constants, launch_bounds, compute_capability)
     return _loaded(build, int(constants.get(SHARED_BYTES, 0)), cache)
@@ -93,11 +94,11 @@ def build_text(
     compute_capability: tuple[int, int],
     lineinfo: bool = True,
 ) -> HandwrittenKernel:
-    """The built kernel of a module's text; raises as ``build_handwritten``.
+    """Return the built kernel of a module's text; raises as ``build_handwritten``.
 
     Args:
-        text: of the module.
-        name: of the kernel in it.
+        text: text of the module.
+        name: name of the kernel in the module.
         shared_bytes: dynamic shared memory of each block.
         signature, launch_bounds, cache, compute_capability: as for ``build_handwritten``.
         lineinfo: as for ``build_cuda``.
@@ -108,10 +109,10 @@ def build_text(
 
 @record
 class TextBuild:
-    """The build of a module's text, which any process may do.
+    """The build of a module's text: picklable, so that another process can do it.
 
     Attributes:
-        key: of the kernel in the cache.
+        key: key of the kernel in the cache.
         text, name, signature, launch_bounds, compute_capability, lineinfo: as for
             ``build_text``.
     """
@@ -125,7 +126,7 @@ class TextBuild:
     lineinfo: bool
 
     def entry(self) -> Entry:
-        """Build it."""
+        """Build the kernel and return its cache entry."""
         show(4, f"source {self.name}", lambda: self.text)
         built = build_cuda(
             self.text,
@@ -181,13 +182,13 @@ def _source(kernel: Callable[..., None], constants: tuple[tuple[str, Scalar], ..
 def kernel_source(
     kernel: Callable[..., None], constants: Mapping[str, Scalar], is_device: bool = False
 ) -> str:
-    """The module text of a kernel: the functions it calls as device functions, and itself.
+    """The module text of a kernel and, as device functions, the functions that it calls.
 
-    Values replace their names: Numba requires literals in some positions.
+    Constants are replaced by literals, which Numba requires in some positions.
 
     Args:
-        kernel, constants: as of ``build_handwritten``.
-        is_device: it is a device function as well.
+        kernel, constants: as for ``build_handwritten``.
+        is_device: whether ``kernel`` becomes a device function as well.
     """
     values: dict[str, Scalar] = dict(constants)
     trees: dict[Any, ast.FunctionDef] = {}
@@ -202,7 +203,7 @@ def kernel_source(
 
 
 def _collect(function: Any, values: dict[str, Scalar], trees: dict[Any, ast.FunctionDef]) -> None:
-    """Enter a function into ``trees``, after those it calls, and the constants that it names."""
+    """Add a function to ``trees``, after those it calls, and its global constants to ``values``."""
     tree, names = _tree(function), function.__globals__
     for name in names_in(tree):
         if isinstance(names.get(name), Scalar):
@@ -225,13 +226,13 @@ def _tree(function: FunctionType) -> ast.FunctionDef:
 
 
 class _Unroller(ast.NodeTransformer):
-    """Unrolls ``unrolled`` loops, evaluates tests of constants, and replaces constants."""
+    """Partial evaluation: unrolls ``unrolled`` loops, drops dead branches, folds constants."""
 
     def __init__(self, values: Mapping[str, Scalar]) -> None:
         self._values = values
 
     def visit_For(self, node: ast.For) -> ast.AST | list[ast.stmt]:
-        """Copies of the body, where the loop is over ``unrolled(...)``."""
+        """Replace a loop over ``unrolled(...)`` by copies of its body."""
         call = node.iter
         if not (isinstance(call, ast.Call) and getattr(call.func, "id", "") == _UNROLLED):
             return self.generic_visit(node)
@@ -243,7 +244,7 @@ class _Unroller(ast.NodeTransformer):
         return copies or [ast.Pass()]
 
     def visit_BoolOp(self, node: ast.BoolOp) -> ast.expr:
-        """``and`` and ``or`` without the operands that are constants."""
+        """Drop constant operands of ``and`` and ``or``."""
         settles = isinstance(node.op, ast.Or)
         remaining: list[ast.expr] = []
         for operand in node.values:
@@ -258,7 +259,7 @@ class _Unroller(ast.NodeTransformer):
         return ast.BoolOp(node.op, remaining)
 
     def visit_If(self, node: ast.If) -> ast.AST | list[ast.stmt]:
-        """The branch that is taken, where the test is made of constants."""
+        """Replace a branch with a constant test by its taken side."""
         node.test = self.visit(node.test)
         if not self._is_constant(node.test):
             return self.generic_visit(node)
@@ -266,14 +267,14 @@ class _Unroller(ast.NodeTransformer):
         return self.statements(taken) or [ast.Pass()]
 
     def visit(self, node: ast.AST) -> Any:
-        """Fold an expression of constants into a literal."""
+        """Fold an expression of constants into a literal; other nodes as usual."""
         if isinstance(node, _FOLDED) and self._is_constant(node):
             value = self._value(node)
             return ast.Constant(value) if isinstance(value, Scalar) else node
         return super().visit(node)
 
     def statements(self, body: list[ast.stmt]) -> list[ast.stmt]:
-        """The unrolled statements of a body."""
+        """Visit the statements of a body; each may become several."""
         unrolled: list[ast.stmt] = []
         for statement in body:
             new = self.visit(statement)
@@ -281,7 +282,7 @@ class _Unroller(ast.NodeTransformer):
         return unrolled
 
     def _is_constant(self, node: ast.expr) -> bool:
-        """Whether an expression has no names but constants, no calls and no elements of arrays."""
+        """Whether an expression has only names of constants, no calls, subscripts or attributes."""
         nodes = list(ast.walk(node))
         return names_in(node) <= set(self._values) and not any(
             isinstance(one, ast.Call | ast.Subscript | ast.Attribute)

@@ -1,7 +1,7 @@
-"""Typed values of a CUDA kernel, and the LLVM instructions that Numba emits for operations on them.
+"""Typed LLVM values, and operations on them that emit the instructions that Numba would emit.
 
-A function is resolved once per process for its argument types. Integer promotion, casts, libdevice
-and the intrinsics of gpuflow are therefore what they are in a function that Numba compiles.
+Numba resolves each function, once per process and argument types. Integer promotion, casts,
+libdevice and intrinsics therefore have the semantics of functions that Numba compiles.
 """
 
 from __future__ import annotations
@@ -30,14 +30,14 @@ _REGISTERS = {
 _BITS_OF_COUNTERS = 32
 
 _Resolved = tuple[Any, Callable[..., Any]]
-# By function and argument types, without literals where none is needed: a signature, and a function
-# that emits the instructions.
+# Resolved overloads: (function, argument types) to (signature, code generator). Types of a key are
+# literal types only if the overload requires literals.
 _calls: dict[tuple[Any, tuple[Any, ...]], _Resolved] = {}
 register_table("overloads that Numba has resolved", _calls)
 
 
 class Unsupported(Exception):
-    """A construct that printed CUDA source may not have."""
+    """A construct that printed CUDA source must not use."""
 
 
 class Typed:
@@ -50,15 +50,15 @@ class Typed:
 
 
 class NumbaOps:
-    """Emits operations at the position of a builder.
+    """Emits operations at the position of an IR builder.
 
-    Operands are Typed, Python scalars, scalar types, or tuples of these. Python computes operations
-    on Python scalars as long as no operand is Typed.
+    Operands are Typed, Python scalars, scalar types, or tuples of these. If no operand is Typed,
+    Python computes the operation (constant folding).
 
     Args:
-        tools: of a build.
-        typing, context: Numba's, of the kernel.
-        builder: llvmlite's.
+        tools: modules of numba-cuda.
+        typing, context: Numba's typing and target context of the kernel.
+        builder: llvmlite's IRBuilder.
     """
 
     def __init__(self, tools: NumbaCuda, typing: Any, context: Any, builder: Any) -> None:
@@ -66,13 +66,13 @@ class NumbaOps:
         self.tools, self.typing, self.context, self.builder = tools, typing, context, builder
 
     def at(self, builder: Any) -> NumbaOps:
-        """The same for another builder."""
+        """These operations for another builder."""
         return NumbaOps(self.tools, self.typing, self.context, builder)
 
     # --- types ---
 
     def scalar_type(self, value: Any) -> NumbaType:
-        """The type that a call of a scalar type converts to; None for other values."""
+        """The Numba type to which a call of ``value`` casts; None: it is not a scalar type."""
         if isinstance(value, type):
             if value in (bool, np.bool_):
                 return self.types.boolean
@@ -84,7 +84,7 @@ class NumbaOps:
         return value if isinstance(value, self.types.Number | self.types.Boolean) else None
 
     def type_of(self, value: Any) -> NumbaType:
-        """Numba's type of an operand; that of an int is a literal."""
+        """The Numba type of an operand; a literal type for an int."""
         if isinstance(value, Typed):
             return value.kind
         if isinstance(value, bool | np.bool_):
@@ -101,7 +101,7 @@ class NumbaOps:
         raise Unsupported(f"a value {value!r}")
 
     def counter_type(self, bounds: Sequence[Any]) -> NumbaType:
-        """The type of the variable of a loop over a range."""
+        """The type of the induction variable of a loop over a range."""
         kinds = [self.types.unliteral(self.type_of(bound)) for bound in bounds]
         if all(kind.bitwidth <= _BITS_OF_COUNTERS and kind.signed for kind in kinds):
             return self.types.int32
@@ -110,14 +110,14 @@ class NumbaOps:
     # --- values ---
 
     def typed(self, value: Any) -> Typed:
-        """A scalar as a Typed."""
+        """Convert a scalar to a Typed."""
         if isinstance(value, Typed):
             return value
         kind = self.types.unliteral(self.type_of(value))
         return Typed(kind, self.context.get_constant(kind, value))
 
     def cast(self, value: Any, kind: Any) -> Typed:
-        """A scalar as one of another type."""
+        """Cast a scalar to the Numba type ``kind``."""
         if not isinstance(value, Typed) and isinstance(kind, self.types.Number):
             constant = float(value) if isinstance(kind, self.types.Float) else int(value)
             return Typed(kind, self.context.get_constant(kind, constant))
@@ -127,11 +127,11 @@ class NumbaOps:
         return Typed(kind, self.context.cast(self.builder, value.value, value.kind, kind))
 
     def truth(self, value: Any) -> NamedValue:
-        """A scalar as an LLVM bit."""
+        """The truth value of a scalar, as LLVM's i1."""
         return self.cast(value, self.types.boolean).value
 
     def local_array(self, count: int, dtype: Any, entry: Any) -> Typed:
-        """Memory of a thread, allocated in the block ``entry``: a pointer to its first element."""
+        """Allocate an array of this thread in the basic block ``entry``; returns a pointer."""
         element = self.context.get_data_type(dtype)
         with self.builder.goto_block(entry):
             array = self.builder.alloca(self.ir.ArrayType(element, count))
@@ -139,7 +139,7 @@ class NumbaOps:
         return Typed(self.types.CPointer(dtype), pointer)
 
     def element(self, values: tuple[Any, ...], index: Any) -> Operand:
-        """An element of a tuple; an index that is computed must be in bounds."""
+        """An element of a tuple; a computed index must be in bounds."""
         if not isinstance(index, Typed):
             return values[index]
         kind = self.typing.unify_types(*[self.typed(one).kind for one in values])
@@ -167,19 +167,23 @@ class NumbaOps:
     # --- functions ---
 
     def apply(self, function: Callable[..., Any], *operands: Any) -> Operand:
-        """The result of an operator."""
+        """Apply an operator; on Python scalars, Python does."""
         if not any(isinstance(operand, Typed) for operand in operands):
             return function(*operands)
         return self.call(function, operands)
 
     def store(self, array: Any, index: Any, value: Any) -> None:
-        """Store an element of an array."""
+        """Store ``array[index] = value``, with a cast to the element type."""
         if not isinstance(array, Typed) or not isinstance(array.kind, self.types.CPointer):
             raise Unsupported("an assignment to an element of something that is no array")
         self.call(operator.setitem, [array, index, self.cast(value, array.kind.dtype)])
 
     def call(self, function: Any, arguments: Sequence[Any]) -> Operand:
-        """The result of a function that Numba knows: an operator, libdevice, an intrinsic."""
+        """Call a function that Numba can resolve: an operator, libdevice, an intrinsic, a cast.
+
+        Raises:
+            Unsupported: if it has no overload for these arguments.
+        """
         if (scalar := self.scalar_type(function)) is not None:
             return self.cast(*arguments, scalar)
         signature, emit = self._resolved(function, [self.type_of(one) for one in arguments])
@@ -211,10 +215,10 @@ class NumbaOps:
                 return _calls[key]
         define = getattr(function, "_defn", None)
         if define is not None:  # an intrinsic, which may require literals
-            found = define(self.typing, *exact) or define(self.typing, *plain)
-            if found is None:
+            overload = define(self.typing, *exact) or define(self.typing, *plain)
+            if overload is None:
                 raise Unsupported(f"{function._name} of {', '.join(map(str, exact))}")
-            return _calls.setdefault((function, exact), found)
+            return _calls.setdefault((function, exact), overload)
         callee = self._callee(function)
         try:
             signature, key = callee.get_call_type(self.typing, plain, {}), (function, plain)

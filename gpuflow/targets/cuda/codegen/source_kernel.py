@@ -1,10 +1,10 @@
-"""Wrap a printed CUDA module as a kernel for Numba: an intrinsic that emits its whole body.
+"""Wrap printed CUDA source as a Numba kernel whose body is one intrinsic, which emits all of it.
 
-    text -> syntax tree -> the kernel's instructions, and one LLVM function for each device function
-                           and signature
+    text -> syntax tree -> instructions of the kernel, and an LLVM function for each signature of a
+                           device function
 
-Numba types every statement of a Python function, which takes most of the time of a build. Here it
-types one call. See docs/design/0048-cuda-emitter.md.
+Numba types every statement of a Python function, which takes most of the time of a build. Here
+Numba types only the call of the intrinsic. See docs/design/0048-cuda-emitter.md.
 """
 
 from __future__ import annotations
@@ -24,13 +24,13 @@ from gpuflow.targets.parsing import parsed
 def kernel_function(
     tools: NumbaCuda, source: str, entry: str, filename: str
 ) -> Callable[..., None]:
-    """A function that Numba compiles to the kernel of a printed module.
+    """Return a function that Numba compiles to the kernel of a printed module.
 
     Args:
-        tools: from ``load_numba_cuda``.
+        tools: modules of numba-cuda.
         source: text of the module.
-        entry: name of the kernel in it.
-        filename: of the text, for the line information of the PTX.
+        entry: name of the kernel in the module.
+        filename: file name for the line information of the PTX.
     """
     text = _SourceText(tools, source, filename)
     node = text.functions[entry]
@@ -61,11 +61,11 @@ def kernel_function(
 
 
 class _SourceText:
-    """The definitions of a module's text.
+    """The parsed text of a printed module.
 
     Attributes:
-        functions: syntax trees of its functions.
-        names: what its other statements define, and the names that all printed source may use.
+        functions: syntax trees of its functions by name.
+        names: values of its other definitions, and of the names that all printed source may use.
     """
 
     def __init__(self, tools: NumbaCuda, source: str, filename: str) -> None:
@@ -78,11 +78,11 @@ class _SourceText:
 
 @record
 class _DeviceFunction:
-    """An LLVM function that was emitted for a device function and types of arguments.
+    """An LLVM function: one signature of a device function.
 
     Attributes:
-        function: llvmlite's.
-        result: a type, a tuple of such, or None.
+        function: llvmlite's function.
+        result: Numba type of the result, a tuple of types, or None.
     """
 
     function: Any
@@ -90,18 +90,18 @@ class _DeviceFunction:
 
 
 class _EmittedModule:
-    """The LLVM functions of one module's text."""
+    """Emits the kernel of a module, and LLVM functions for the device functions it calls."""
 
     def __init__(self, text: _SourceText, ops: NumbaOps) -> None:
         self.names, self._functions, self._ops = text.names, text.functions, ops
-        self._emitted: dict[Any, _DeviceFunction | None] = {}  # None: it is being emitted
+        self._emitted: dict[Any, _DeviceFunction | None] = {}  # None: in progress
 
     def has_function(self, name: str) -> bool:
         """Whether the text defines a device function."""
         return name in self._functions
 
     def emit_kernel(self, node: ast.FunctionDef, arguments: Sequence[Typed]) -> None:
-        """Emit a kernel into the function that Numba has begun, with line information if it has."""
+        """Emit a kernel into Numba's function, with line information if that function has any."""
         builder = self._ops.builder
         location, state = builder.debug_metadata, _State(builder)
         scope = None if location is None else dict(location.operands)["scope"]
@@ -116,9 +116,9 @@ class _EmittedModule:
             state.restore()
 
     def call(self, ops: NumbaOps, name: str, arguments: Sequence[Any]) -> Operand:
-        """The result of a device function, which is emitted for the first call of each signature.
+        """Emit a call of a device function, and the function before its first call.
 
-        Scalars become variables of the function. Types are passed as they are.
+        Python scalars are passed as typed constants. Types are part of the signature.
         """
         values = [_typed(ops, one) for one in arguments]
         key = name, tuple([_kinds(one) for one in values])
@@ -154,7 +154,7 @@ class _EmittedModule:
         return _DeviceFunction(function, _kinds(result))
 
     def _return(self, ops: NumbaOps, function: Any, result: Any) -> None:
-        """End a function with its result, whose type is known only now."""
+        """Return ``result`` from a function, and set its return type, unknown until then."""
         values = [one.value for one in _flat([result])]
         if not values:
             ops.builder.ret_void()
@@ -170,7 +170,7 @@ class _EmittedModule:
 
 
 class _State:
-    """The state of a builder, to which a kernel's repeated emission returns."""
+    """A checkpoint of an IR builder, to which a repeated emission of the kernel returns."""
 
     def __init__(self, builder: Any) -> None:
         self._builder, self._block = builder, builder.block
@@ -178,7 +178,7 @@ class _State:
         self._blocks = len(builder.function.blocks)
 
     def restore(self) -> None:
-        """Remove all instructions since."""
+        """Remove all instructions and basic blocks that were added since."""
         del self._builder.function.blocks[self._blocks :]
         del self._block.instructions[self._instructions :]
         self._block.terminator = None
@@ -189,7 +189,7 @@ class _State:
 
 
 def _typed(ops: NumbaOps, value: Any) -> Operand:
-    """The value with Typed constants for its scalars."""
+    """The value with its Python scalars as Typed constants."""
     if isinstance(value, tuple):
         return tuple([_typed(ops, one) for one in value])
     return ops.typed(value) if isinstance(value, int | float) else value
@@ -202,7 +202,7 @@ def _kinds(value: Any) -> Operand:
 
 
 def _flat(values: Sequence[Any]) -> list[Typed]:
-    """The typed scalars among values."""
+    """The Typed leaves of nested tuples."""
     found: list[Typed] = []
     for one in values:
         if isinstance(one, tuple):
@@ -213,7 +213,7 @@ def _flat(values: Sequence[Any]) -> list[Typed]:
 
 
 def _parameter(value: Any, parameters: Any) -> Operand:
-    """The value with the function's parameters for its typed scalars."""
+    """The value with each Typed replaced by the next parameter of the function."""
     if isinstance(value, tuple):
         return tuple([_parameter(one, parameters) for one in value])
     return Typed(value.kind, next(parameters)) if isinstance(value, Typed) else value
@@ -227,7 +227,7 @@ def _results(ops: NumbaOps, called: _DeviceFunction, result: Any) -> list[Any]:
 
 
 def _unpacked(ops: NumbaOps, kinds: Any, results: Any) -> Operand:
-    """Results of a call, of these types."""
+    """Results of a call, nested as ``kinds`` are."""
     if kinds is None:
         return None
     if isinstance(kinds, tuple):

@@ -1,6 +1,6 @@
-"""The third-party packages of a CUDA build: one check of them, and one loader of each.
+"""Check and import the third-party packages that compile CUDA kernels.
 
-Only a build needs them: cached kernels run without any of these packages.
+Only builds need them: cached kernels run without any of these packages.
 """
 
 from __future__ import annotations
@@ -18,25 +18,35 @@ from gpuflow.base.caches import cache
 from gpuflow.base.records import record
 from gpuflow.compiler.cache.versions import version_of
 
-# numba and the numba-cuda that works with it; no package declares it (pyproject.toml pins them).
+# Series of numba: the series of numba-cuda that works with it. The packages do not declare it;
+# pyproject.toml pins them.
 _PAIRS = {"0.68": "0.30", "0.63": "0.24", "0.62": "0.22"}
-# Neither needs a GPU or a driver.
+# The installation needs neither a GPU nor a driver.
 INSTALL = 'pip install "numba>=0.68.1,<0.69" "numba-cuda[cu13]>=0.30.4,<0.31"'
 # The compiler from LLVM to PTX and the linker from PTX to machine code, by cuda.pathfinder's names.
 _LIBRARIES = ("nvvm", "nvJitLink")
 
 
 class CudaBuildError(RuntimeError):
-    """Printed source did not become a loadable kernel; a fault of the compiler, not of the user."""
+    """Printed source cannot be compiled to a kernel; a bug of the compiler, not of the user."""
 
 
 class CudaToolchainError(ImportError):
-    """The packages that build CUDA kernels are missing, or do not work together."""
+    """Packages that compile CUDA kernels are missing or incompatible."""
 
 
 @record
 class NumbaCuda:
-    """The modules of numba-cuda that a build uses."""
+    """The modules of numba-cuda and llvmlite that a build uses.
+
+    Attributes:
+        cuda: ``numba.cuda``.
+        types: ``numba.types``.
+        dispatcher: ``numba.cuda.dispatcher``.
+        libdevice: ``numba.cuda.libdevice``.
+        intrinsic: the decorator of ``numba.cuda.extending``.
+        llvm: ``llvmlite.ir``.
+    """
 
     cuda: ModuleType
     types: ModuleType
@@ -47,7 +57,7 @@ class NumbaCuda:
 
 
 def pair_fault(numba: str, numba_cuda: str) -> str:
-    """The incompatibility of these versions of numba and numba-cuda; "" if they work together."""
+    """Why these versions of numba and numba-cuda are incompatible; "" if they are compatible."""
     if numba_cuda == "none":
         return f"numba {numba} without numba-cuda"
     if _PAIRS.get(_series(numba)) != _series(numba_cuda):
@@ -61,10 +71,10 @@ def _series(version: str) -> str:
 
 @cache
 def toolchain_fault() -> str:
-    """Why no CUDA kernel can be built in this environment, as an error text; "" if one can.
+    """Why this environment cannot build CUDA kernels, as an error text; "" if it can.
 
-    It compares versions: Numba contains an older ``numba.cuda``, which imports but does not compile
-    our kernels. Needs no GPU and does not import Numba.
+    It compares versions, because Numba contains an older ``numba.cuda``, which imports but does not
+    compile our kernels. Needs no GPU and does not import Numba.
     """
     fault = pair_fault(version_of("numba"), version_of("numba-cuda"))
     if not fault and version_of("cuda-core") == "none":
@@ -104,22 +114,23 @@ def require_toolchain() -> None:
 
 
 def load_numba_cuda() -> NumbaCuda:
-    """Import numba-cuda; about half a second, so only a build calls this.
+    """Import numba-cuda; takes about half a second, so only builds call this.
 
     Raises:
-        CudaToolchainError: the packages are missing, incompatible or do not load.
+        CudaToolchainError: if packages are missing, incompatible or fail to import.
     """
     require_toolchain()
     try:
         with _names_of_older_numpy(), warnings.catch_warnings():
-            # With NumPy 2.5 it uses deprecated names, which `python -W error` would not survive.
+            # It uses names that NumPy 2.5 deprecates, which `python -W error` would raise.
             warnings.simplefilter("ignore", DeprecationWarning)
             import numba.cuda.dispatcher
             from llvmlite import ir
             from numba import cuda, types
             from numba.cuda import libdevice
             from numba.cuda.extending import intrinsic
-    # A package may lack a name that another imports; RuntimeError: the interpreter is ending.
+    # AttributeError: a package lacks a name that another imports. RuntimeError: the interpreter is
+    # shutting down.
     except (ImportError, AttributeError, RuntimeError) as error:
         raise CudaToolchainError(_sentence(str(error))) from error
     return NumbaCuda(cuda, types, numba.cuda.dispatcher, libdevice, intrinsic, ir)
@@ -134,17 +145,17 @@ def _names_of_older_numpy() -> Iterator[None]:
     if hasattr(np, "row_stack"):
         yield
         return
-    # Its typing of a function that cannot be called.
+    # numba-cuda only registers a typing for it, and never calls it.
     vars(np)["row_stack"] = lambda arrays: np.vstack(arrays)
     try:
         yield
-        importlib.import_module("numba.cuda.np.arrayobj")  # else the first build would
+        importlib.import_module("numba.cuda.np.arrayobj")  # the module that needs it
     finally:
         del vars(np)["row_stack"]
 
 
 def load_nvrtc() -> ModuleType:
-    """Import the Python binding of NVRTC, the compiler of CUDA C; only a build calls this.
+    """Import the Python bindings of NVRTC, the compiler of CUDA C; only builds call this.
 
     Raises:
         CudaToolchainError: as ``load_numba_cuda``.
@@ -153,7 +164,7 @@ def load_nvrtc() -> ModuleType:
 
 
 def load_linker() -> ModuleType:
-    """Import cuda.core, the Python binding of nvJitLink; only a build calls this.
+    """Import cuda.core, the Python bindings of nvJitLink; only builds call this.
 
     Raises:
         CudaToolchainError: as ``load_numba_cuda``.
@@ -171,7 +182,7 @@ def _imported(name: str) -> ModuleType:
 
 @cache
 def header_folders() -> list[str]:
-    """Folders of CUDA's installed headers, such as cuda_fp16.h."""
+    """Include folders of CUDA's installed headers, such as cuda_fp16.h."""
     import cuda.pathfinder
 
     found = [cuda.pathfinder.find_nvidia_header_directory(name) for name in ("cudart", "cccl")]

@@ -1,7 +1,7 @@
-"""Build kernels that users wrote: Numba functions and CUDA C, with their own compilers.
+"""Compile kernels of users: Numba functions with numba-cuda, CUDA C with NVRTC.
 
-Built kernels are cached for the process by code and types, and linked code on disk by its PTX: a
-function may use anything of its module, so that its text is not a sufficient key.
+PTX is cached in the process by code and parameter types. Machine code is cached on disk by its PTX.
+Source text would not be a sufficient key, as a Numba function may use any global of its module.
 """
 
 from __future__ import annotations
@@ -39,12 +39,12 @@ _NVRTC_OPTIONS = ("--std=c++17", "--generate-line-info")
 
 
 class UserKernelError(RuntimeError):
-    """A user's kernel does not compile, or does not match its arguments."""
+    """The kernel of a user does not compile, or its parameters do not match the arguments."""
 
 
 @record
 class ArrayType:
-    """An array among the parameters: its dtype's name, and its rank."""
+    """An array parameter: the name of its dtype, and its rank."""
 
     dtype: str
     ndim: int
@@ -52,7 +52,7 @@ class ArrayType:
 
 @record
 class NumberType:
-    """A scalar among the parameters: its dtype's name."""
+    """A scalar parameter: the name of its dtype."""
 
     dtype: str
 
@@ -62,7 +62,7 @@ ParameterType = ArrayType | NumberType
 
 @record
 class BuiltUserKernel:
-    """A kernel of a user, built for one architecture."""
+    """The kernel of a user, built for one architecture."""
 
     built: CudaObject
 
@@ -75,18 +75,18 @@ def build_user_kernel(
     cache: KernelCache,
     compute_capability: tuple[int, int],
 ) -> BuiltUserKernel:
-    """The built kernel: from this process, or compiled now.
+    """Return the built kernel: from memory, from the cache's folder, or compiled now.
 
     Args:
-        name: for messages.
-        code: the code to compile.
-        types: of its parameters.
-        threads: of a block.
+        name: name in messages.
+        code: a Numba function, or the text of CUDA C.
+        types: types of the arguments, in the order of its parameters.
+        threads: threads per block: launch bounds of a Numba function that sets none.
         cache, compute_capability: as for ``cached.compile_cuda``.
 
     Raises:
-        UserKernelError: the compiler refuses it, or its parameters do not match.
-        CudaToolchainError: packages are missing.
+        UserKernelError: if the compiler rejects it, or its parameters do not match ``types``.
+        CudaToolchainError: if packages are missing.
     """
     ptx, entry = _ptx(name, code, types, threads, compute_capability)
     key_inputs = (*cache_key_inputs(compute_capability), "user kernel", entry)
@@ -110,7 +110,7 @@ def _ptx(
     threads: int,
     compute_capability: tuple[int, int],
 ) -> tuple[str, str]:
-    """The text, and the name of its entry."""
+    """The PTX of a kernel, and the name of its entry; checks its number of parameters."""
     if isinstance(code, CudaText):
         entry, expected = code.name, len(types)
         ptx = _ptx_of_text(name, code, types, compute_capability)
@@ -144,14 +144,15 @@ def _ptx(
 
 
 def _check_types(name: str, declared: str, types: Sequence[ParameterType]) -> None:
-    """Check scalars against the parameters that they are passed for; C converts nothing here."""
+    """Check that scalars have the types of their parameters: a launch does not convert them."""
     kinds = re.findall(r"\.param\s+(?:\.align\s+\d+\s+)?\.([a-z])(\d+)", declared)
-    for position, ((letter, bits), given) in enumerate(zip(kinds, types, strict=True)):
+    for position, ((letter, bits), parameter) in enumerate(zip(kinds, types, strict=True)):
         expected = ("float" if letter == "f" else "integer", int(bits))
-        dtype = np.dtype(np.uint64) if isinstance(given, ArrayType) else np.dtype(given.dtype)
+        is_array = isinstance(parameter, ArrayType)
+        dtype = np.dtype(np.uint64 if is_array else parameter.dtype)
         got = ("float" if dtype.kind == "f" else "integer", 8 * dtype.itemsize)
         if got != expected:
-            what = "an array" if isinstance(given, ArrayType) else given.dtype
+            what = "an array" if is_array else parameter.dtype
             raise UserKernelError(
                 f"[raw_kernel] parameter {position} of the kernel of {name} is of {expected[1]} "
                 f"bits ({expected[0]}); got {what}. Fix: arguments=lambda x, out: (x, out, "
@@ -196,13 +197,13 @@ def _ptx_of_function(
 
 def _numba_type(types: Any, name: str, parameter: ParameterType) -> Any:
     kind = {"bool": "boolean"}.get(parameter.dtype, parameter.dtype)
-    found = getattr(types, kind, None)
-    if found is None or not isinstance(found, types.Type) or not _is_numpys(parameter.dtype):
+    scalar = getattr(types, kind, None)
+    if scalar is None or not isinstance(scalar, types.Type) or not _is_numpys(parameter.dtype):
         raise UserKernelError(
             f"[raw_kernel] Numba's arrays have NumPy's dtypes; got {parameter.dtype} for {name}. "
             "Fix: pass x.view(jnp.uint16), or x.astype(jnp.float32)."
         )
-    return types.Array(found, parameter.ndim, "C") if isinstance(parameter, ArrayType) else found
+    return types.Array(scalar, parameter.ndim, "C") if isinstance(parameter, ArrayType) else scalar
 
 
 def _is_numpys(name: str) -> bool:
@@ -215,7 +216,7 @@ def _is_numpys(name: str) -> bool:
 def _ptx_of_text(
     name: str, code: CudaText, types: Sequence[ParameterType], compute_capability: tuple[int, int]
 ) -> str:
-    """NVRTC's output for a text."""
+    """Compile CUDA C to PTX with NVRTC."""
     nvrtc = load_nvrtc()
     file = f"{code.name}.cu"
     _, program = nvrtc.nvrtcCreateProgram(code.text.encode(), file.encode(), 0, [], [])

@@ -1,4 +1,4 @@
-"""Fused attention on GPUs: builds of the kernels of kernels/attention.py, and their launches."""
+"""Provider of fused attention and its gradients: launches of kernels/attention*.py."""
 
 from __future__ import annotations
 
@@ -24,13 +24,13 @@ from gpuflow.targets.cuda.library.launch_sequence import (
     one_launch,
 )
 
-# Supported dtypes, as in gpuflow.ops.contractions.attention.may_fuse.
+# KIND and pointer type by dtype; must have the dtypes of ops.contractions.attention.may_fuse.
 _KINDS = {
     "float32": (tiles.FLOAT32, "*float32"),
     "bfloat16": (tiles.BFLOAT16, "*uint16"),
     "float16": (tiles.FLOAT16, "*uint16"),
 }
-_NONE = 0  # an unused address
+_NONE = 0  # address of an absent operand
 
 
 @record
@@ -41,10 +41,10 @@ class Shape:
     columns: int
 
 
-# By kernel: for elements of 16 bits and of 32, up to 64 in a vector and up to 128; without and with
-# a bias, a mask, a window or lengths. The first of each for which a device has registers and shared
-# memory is taken; with the toolkit that the tests use, that is the first one, but for float32 of
-# more than 64 on devices with 99 KB.
+# SHAPES[kernel][32-bit elements][vectors of more than 64 elements][optional operands]: shapes to
+# try. A launch uses the first one for which the device has registers and shared memory. With the
+# toolkit of the tests, that is the first of each, except for float32 vectors of more than 64
+# elements on devices with 99 KB of shared memory.
 _Tries = tuple[Shape, ...]
 _Shapes = tuple[tuple[_Tries, _Tries], tuple[_Tries, _Tries]]
 _TWO_OF_64, _TWO_OF_32 = (Shape(2, 64), Shape(1, 64), Shape(1, 32)), (Shape(2, 32), Shape(1, 32))
@@ -73,12 +73,13 @@ def add_attention(
     outs: Sequence[At],
     kinds: Sequence[Any],
 ) -> bool:
-    """Add the launches of attention or of its gradients.
+    """Add the launches of attention or of its gradients; always returns True.
 
     Args:
-        sequence: receives the launches. what: the operation. sources, outs: operands and outputs,
-            row-major.
-        kinds: the operands' dtypes.
+        sequence: receives the launches.
+        what: the operation.
+        sources, outs: locations of operands and outputs, row-major.
+        kinds: dtypes of the operands.
     """
     dtype = storage_dtype(kinds[0])
     extras = _extras(what, sources, kinds)
@@ -114,7 +115,7 @@ def add_attention(
 
 
 def shapes_to_try(kernel: str, what: Attention, dtype: np.dtype) -> tuple[Shape, ...]:
-    """The tile shapes of a kernel, the best first."""
+    """The tile shapes of a kernel, in order of preference."""
     extras = what.bias or what.mask or what.window or what.query_lengths or what.key_lengths
     return SHAPES[kernel][dtype.itemsize == 4][what.size > 64][bool(extras)]
 
@@ -122,12 +123,12 @@ def shapes_to_try(kernel: str, what: Attention, dtype: np.dtype) -> tuple[Shape,
 def attention_constants(
     shape: Shape, what: Attention, dtype: np.dtype, bias_kind: int
 ) -> dict[str, Scalar]:
-    """The constants of a build."""
+    """The constants of a kernel's build: tile shape, dtypes, and which operands are present."""
     constants: dict[str, Scalar] = {
         **tiles.tile_constants(
             _KINDS[dtype.name][0], what.size, shape.row_tiles, shape.columns, True
         ),
-        # Tensor cores take 16 columns at a time; where there is memory for fewer, float32 stays.
+        # Tensor cores take 16 columns at a time; with fewer, float32 is not rounded.
         "REDUCED": what.reduced and dtype == np.float32 and shape.columns % 16 == 0,
         "BIAS_KIND": bias_kind,
         "CAUSAL": what.causal,
@@ -137,7 +138,7 @@ def attention_constants(
         "HAS_QUERY_LENGTHS": what.query_lengths,
         "HAS_KEY_LENGTHS": what.key_lengths,
     }
-    # The block's own rows (of two operands for gradients), and two stages of two streamed tiles.
+    # Rows of the block (of two operands for gradients), and two stages of two streamed tiles.
     rows = int(constants["ROWS"]) * (2 if what.gradient else 1) + 4 * shape.columns
     constants[SHARED_BYTES] = rows * int(constants["PITCH"]) * dtype.itemsize
     return constants
@@ -145,7 +146,7 @@ def attention_constants(
 
 @record
 class _Extras:
-    """The optional operands of a call."""
+    """Locations and types of the optional operands; ``_NONE`` if absent."""
 
     bias: At | int
     bias_kind: int
@@ -157,7 +158,7 @@ class _Extras:
 
 def _extras(what: Attention, sources: Sequence[At], kinds: Sequence[Any]) -> _Extras:
     """The optional operands, which follow the required ones."""
-    position = 7 if what.gradient else 3  # after the result, which the library takes
+    position = 7 if what.gradient else 3  # operand 6 is the result, which only cuDNN reads
     present = (what.bias, what.mask, what.query_lengths or None, what.key_lengths or None)
     extras: list[At | int] = []
     bias_kind, bias_pointer = _KINDS["float32"]
@@ -180,7 +181,7 @@ def _arguments(
     extras: _Extras,
     outs: Sequence[At],
 ) -> list[tuple[str, At | int]]:
-    """The arguments of each of the kernels."""
+    """The (type, value) of each argument, in the order of the parameters of all three kernels."""
     left, right = what.window or (0, 0)
     scale = int.from_bytes(struct.pack("<f", what.scale), "little")
     sizes = [

@@ -1,8 +1,8 @@
-"""Copies of a convolution's operands, with contiguous chunks or rows.
+"""Candidate copies of a convolution's operands, with a layout that kernels read in vectors.
 
-Kernels cannot read an operand in vectors of 16 bytes if neither its depth nor its free elements are
-innermost: channels first, or kernels as ``OIHW``. If tiles read such an operand often, a copy costs
-less.
+Kernels read an operand in vectors of 16 bytes only if its depth or its free dimension is innermost.
+That is not the case for channels first, or filters as ``OIHW``. If tiles read such an operand
+often, it is cheaper to copy it first.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ from gpuflow.targets.layouts.convolution_axes import Axes
 
 
 def with_copies(form: Form, chunk: int) -> Iterator[Form]:
-    """Yield the form, and those with copies of operands that are read one by one."""
+    """Yield the form, and forms with copies of the operands that are read element by element."""
     for left in _with_copied(form, 0, chunk):
         yield from _with_copied(left, 1, chunk)
 
@@ -34,14 +34,20 @@ def _with_copied(form: Form, side: int, chunk: int) -> Iterator[Form]:
 
 
 def _copied(form: Form, side: int, depth_inner: bool) -> Form | None:
-    """The form with a copy of an operand; depth or free elements are innermost in it."""
+    """The form with a copy of an operand; None if the copy kernel does not support its view.
+
+    Args:
+        form: the form.
+        side: the operand: 0 for lhs, 1 for rhs.
+        depth_inner: whether depth is innermost in the copy, instead of the last free dimension.
+    """
     free = form.columns if side else form.rows
     axes = [*form.outer, *free]
     sizes = [axis[0] for axis in axes] + [(one.size, one.taps)[side] for one in form.slides]
     steps = [axis[1 + side] for axis in axes] + [(one.lhs, one.rhs)[side] for one in form.slides]
     sizes.append(form.depth[0])
     steps.append(form.depth[1 + side])
-    # Broadcast elements are copied once.
+    # Broadcast dimensions have size 1 in the copy.
     sizes = [size if step else 1 for size, step in zip(sizes, steps, strict=True)]
     order = list(range(len(sizes)))
     if not depth_inner:
@@ -85,5 +91,5 @@ def _with_step(axis: tuple[int, ...], side: int, step: int) -> tuple[int, int, i
 
 
 def copied_bytes(view: View, itemsize: int) -> int:
-    """The memory traffic of a copy in bytes; a copy along the target's rows reads some twice."""
+    """Estimated memory traffic of a copy in bytes; untiled copies count twice, as they reread."""
     return prod(view.shape) * itemsize * (4 if tiled_form(view, itemsize) is None else 2)

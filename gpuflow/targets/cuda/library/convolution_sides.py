@@ -1,4 +1,4 @@
-"""One array of a convolution by role, its packing, and the direction of its taps."""
+"""An array of a convolution by role (batch, channels, space): packing, and mirrored dimensions."""
 
 from __future__ import annotations
 
@@ -10,18 +10,18 @@ from gpuflow.core.views import View, contiguous
 from gpuflow.targets.cuda.library.dnn.calls import Dims, packed_strides
 from gpuflow.targets.layouts.convolution_axes import dense_stride
 
-_FEWEST_SPACE = 2  # spatial dimensions that libraries require
+_FEWEST_SPACE = 2  # least number of spatial dimensions that cuDNN supports
 T = TypeVar("T")
 
 
 @record
 class Side:
-    """One array of a convolution, in three roles.
+    """An array of a convolution, whose dimensions have three roles.
 
     Attributes:
-        view: its layout.
-        first: dimensions of the batch, of a filter the outputs.
-        second: of the channels, outermost first.
+        view: layout of the array.
+        first: dimensions of the batch, or of the outputs for a filter.
+        second: dimensions of the channels, outermost first.
         space: spatial dimensions.
     """
 
@@ -32,12 +32,12 @@ class Side:
 
     @property
     def order(self) -> Dims:
-        """All dimensions."""
+        """All dimensions, in the order of roles."""
         return (*self.first, *self.second, *self.space)
 
     @property
     def sizes(self) -> Dims:
-        """Batch, channels, and at least two spatial sizes."""
+        """Sizes of batch and channels, and at least two spatial sizes."""
         shape = self.view.shape
         space = [shape[d] for d in self.space]
         return (
@@ -47,7 +47,7 @@ class Side:
         )
 
     def is_packed(self, channels_last: bool) -> bool:
-        """Whether the elements are packed in that order."""
+        """Whether the array is packed, with channels last or first."""
         expected = packed_strides(self.sizes, channels_last)
         roles = (self.first, self.second, *padded_dims([(d,) for d in self.space], ()))
         for dims, size, stride in zip(roles, self.sizes, expected, strict=True):
@@ -59,7 +59,7 @@ class Side:
         return True
 
     def permuted(self, channels_last: bool) -> View:
-        """The view without its offset, with dimensions in packed order."""
+        """The view with dimensions in packed order; the offset is dropped."""
         last = (*self.first, *self.space, *self.second)
         order = last if channels_last else self.order
         view = self.view
@@ -68,7 +68,7 @@ class Side:
 
     @property
     def reversed(self) -> Side:
-        """The side with reversed spatial dimensions."""
+        """The side with its spatial dimensions reversed, by negative strides."""
         strides, offset = list(self.view.strides), self.view.offset
         for d in self.space:
             if not (self.view.broadcast and self.view.broadcast[d]):
@@ -79,7 +79,7 @@ class Side:
 
 
 def unpacked(w: Side, channels_last: bool) -> View:
-    """The view of a packed result in the order of its own dimensions."""
+    """The view of a packed array of this shape, in the order of ``w``'s dimensions."""
     order = (*w.first, *w.space, *w.second) if channels_last else w.order
     shape = w.view.shape
     strides = contiguous([shape[d] for d in order]).strides
@@ -92,12 +92,12 @@ def _stride(view: View, d: int) -> int:
 
 
 def padded_dims(values: list[T], filling: T) -> list[T]:
-    """Pad spatial dimensions on the left to as many as libraries require."""
+    """Pad a list of spatial values on the left to ``_FEWEST_SPACE``."""
     return [filling] * (_FEWEST_SPACE - len(values)) + values
 
 
 def unmirrored(view: View, space: Dims) -> tuple[View, set[int]]:
-    """The view with positive spatial strides, and the signs of the original ones."""
+    """The view with spatial strides made positive, and the set of their original signs."""
     strides, offset, signs = list(view.strides), view.offset, set()
     for d in space:
         if view.shape[d] > 1:

@@ -1,6 +1,7 @@
-"""Convolutions on GPUs: selection of kernels and tiles, and splitting of sums.
+"""Provider of convolutions by our kernels: selects forms, copies, tiles and splits by a cost model.
 
-Everything follows from shapes, strides and dtypes, so results have the same bits in every run.
+The selection depends on shapes, strides and dtypes only, so results have the same bits in every
+run.
 """
 
 from __future__ import annotations
@@ -33,26 +34,29 @@ from gpuflow.targets.cuda.library.convolution_forms import (
     direct_form,
     forms_of,
     skip,
-    without_still_slides,
+    without_trivial_slides,
 )
 from gpuflow.targets.cuda.library.launch_sequence import WIDE, At, LaunchSequence, number_kind
 from gpuflow.targets.layouts.convolution_axes import Problem, as_problem
 
-ENOUGH_BLOCKS = 256  # that keep a GPU busy
-ENOUGH_THREADS = 1 << 16
-FEWEST_SLICES = 8  # of a block's partial sum
-FEWEST_PRODUCTS = 64  # of a thread's partial sum
-# Tiles of 16 rows of a warp, and columns: from the largest on.
+ENOUGH_BLOCKS = 256  # blocks that keep a GPU busy
+ENOUGH_THREADS = 1 << 16  # threads that keep a GPU busy, in the direct kernel
+FEWEST_SLICES = 8  # least slices in a partial sum of a block
+FEWEST_PRODUCTS = 64  # least products in a partial sum of a thread
+# Tile shapes, the largest first: row tiles (of 16 rows per warp), and columns.
 TILE_SHAPES = ((2, 64), (2, 32), (1, 64), (1, 32))
-_MOST_PARTIAL_BYTES = 1 << 26
-LONGEST = 1 << 31  # spans of arrays are below it, in elements, or numbers have 64 bits
+_MOST_PARTIAL_BYTES = 1 << 26  # of workspace for partial sums
+LONGEST = 1 << 31  # from this span of an array on, in elements, scalars have 64 bits
 
-# Costs, in instructions of a thread; only ratios count. From data sheets and counts of
-# instructions, not measured. A product: by a thread alone, with a tile's fma, with tensor cores of
-# 16 bits, and of tensorfloat32 with its rounding. An element that is read for a tile: in vectors,
-# from neighboring addresses, from others; a load takes the time of four instructions, as one unit
-# loads for four schedulers, and its address and its condition two more. A byte that a copy
-# reads or writes: 2e13 instructions and 2e12 bytes a second. A launch.
+# Costs in instructions of a thread, from data sheets and instruction counts, not measured. Only
+# ratios matter.
+#   _DIRECT to _REDUCED   a product: by the direct kernel; in tiles by fma, by tensor cores of 16
+#                         bits, by tensor cores of tensorfloat32 with rounding
+#   _VECTOR, _NEAR, _FAR  an element that a tile reads: in vectors, from neighboring addresses, from
+#                         others. A load takes as long as four instructions, as four schedulers
+#                         share a load unit; its address and predicate take two more
+#   COPY                  a byte that a copy reads or writes: 2e13 instructions, 2e12 bytes a second
+#   LAUNCH                a launch
 _DIRECT, _FMA, _MATRIX, _REDUCED = 16.0, 1.3, 0.1, 0.25
 _VECTOR, _NEAR, _FAR = 0.4, 6.0, 12.0
 COPY, LAUNCH = 10.0, 4e7
@@ -67,14 +71,16 @@ _TILE_KINDS = {
 
 @record
 class _Call:
-    """The launch and its operands.
+    """The operands and the result of a convolution, as kernels take them.
 
     Attributes:
-        kind, pointer, itemsize: of both operands' elements.
-        locations: of both operands.
-        out, out_kind, out_pointer, count: the result and its elements.
-        reduced: float32 may be rounded to tensorfloat32.
-        long: whether scalars have 64 bits.
+        kind, pointer, itemsize: ``scan.KIND``, pointer type and size of operand elements.
+        locations: locations of lhs and rhs.
+        out: location of the result, row-major.
+        out_kind, out_pointer: ``scan.KIND`` and pointer type of its elements.
+        count: elements of the result.
+        reduced: whether float32 may be rounded to tensorfloat32.
+        long: whether scalar arguments have 64 bits.
     """
 
     kind: int
@@ -88,8 +94,8 @@ class _Call:
     reduced: bool
     long: bool
 
-    def numbers(self, values: Iterable[int]) -> list[tuple[str, int]]:
-        """Scalars as arguments."""
+    def scalar_arguments(self, values: Iterable[int]) -> list[tuple[str, int]]:
+        """Scalar arguments: (type, value) of each of ``values``."""
         return [("int64" if self.long else "int32", int(value)) for value in values]
 
 
@@ -104,9 +110,10 @@ def add_convolution(
     """Add the launches of a convolution; False, and no launch, if kernels do not support it.
 
     Args:
-        sequence: receives the launches. what: the operation.
-        locations, views, kinds: both operands, their layouts, and their dtypes.
-        out: the result, row-major.
+        sequence: receives the launches.
+        what: the operation.
+        locations, views, kinds: locations, layouts and dtypes of both operands.
+        out: location and aval of the result, row-major.
     """
     target, aval = out
     operand_kind, out_kind = number_kind(kinds[0]), number_kind(aval.dtype)
@@ -129,7 +136,7 @@ def add_convolution(
 
 
 def _span(view: View) -> int:
-    """Elements from the first to the last one of a view; 0: it is empty."""
+    """Elements from the first to the last one of a view in memory; 0 if it is empty."""
     if 0 in view.shape:
         return 0
     sizes = zip(view.shape, view.strides, strict=True)
@@ -137,7 +144,7 @@ def _span(view: View) -> int:
 
 
 def _extents(problem: Problem) -> list[int]:
-    """Extents that must fit index types: terms of a sum, and dilated, padded slides."""
+    """Values that indices must hold: terms of a sum, and positions in dilated, padded slides."""
     extents = [prod(axis[0] for axis in problem.depth) * prod(s.taps for s in problem.slides)]
     for slide in problem.slides:
         last = slide.position(slide.positions - 1, slide.taps - 1)
@@ -149,13 +156,13 @@ def _extents(problem: Problem) -> list[int]:
 
 
 def _split_count(requested: int, most: int, call: _Call) -> int:
-    """The number of splits of a sum, limited by memory for partial sums."""
+    """The number of partial sums per element, limited by ``most`` and by their memory."""
     size = np.dtype(WIDE[call.kind]).itemsize
     return max(min(requested, most, _MOST_PARTIAL_BYTES // (call.count * size)), 1)
 
 
 def _sums(sequence: LaunchSequence, call: _Call, splits: int) -> tuple[tuple[str, At], int]:
-    """Destination and form of sums: the result, or partial sums in the workspace."""
+    """Destination and KIND of sums: the result, or partial sums in the workspace."""
     if splits == 1:
         return (call.out_pointer, call.out), call.out_kind
     wide = np.dtype(WIDE[call.kind])
@@ -164,7 +171,7 @@ def _sums(sequence: LaunchSequence, call: _Call, splits: int) -> tuple[tuple[str
 
 
 def _add_sums(sequence: LaunchSequence, call: _Call, splits: int, partial: tuple[str, At]) -> None:
-    """Add the partial sums of each element, in order."""
+    """Launch the kernel that adds the partial sums of each element, in order."""
     if splits > 1:
         arguments = [
             partial,
@@ -177,7 +184,7 @@ def _add_sums(sequence: LaunchSequence, call: _Call, splits: int, partial: tuple
 
 
 def _operands(sequence: LaunchSequence, call: _Call, form: Form) -> list[tuple[str, At]]:
-    """The pointer type and location of both operands or of their copies."""
+    """Pointer type and location of both operands, or of their copies, which it launches."""
     size, operands = call.itemsize, []
     for location, offset, view in zip(call.locations, form.offsets, form.copied, strict=True):
         if view is not None:
@@ -188,7 +195,7 @@ def _operands(sequence: LaunchSequence, call: _Call, form: Form) -> list[tuple[s
     return operands
 
 
-# --- a thread for each element -------------------------------------------------------------
+# --- direct convolution: a thread computes an element --------------------------------------
 
 
 def _add_direct(sequence: LaunchSequence, call: _Call, form: Form) -> None:
@@ -198,30 +205,31 @@ def _add_direct(sequence: LaunchSequence, call: _Call, form: Form) -> None:
     splits = _split_count(-(-ENOUGH_THREADS // call.count), passes // fewest, call)
     split_passes = -(-passes // splits)
     splits = -(-passes // split_passes) if passes else 1
-    numbers = call.numbers((splits, split_passes, call.count, *form.numbers()))
+    scalars = call.scalar_arguments((splits, split_passes, call.count, *form.scalars()))
     target, out_kind = _sums(sequence, call, splits)
     sequence.for_each(
         direct.convolve_directly,
-        [*_operands(sequence, call, form), target, *numbers],
+        [*_operands(sequence, call, form), target, *scalars],
         call.count * splits,
         {"KIND": call.kind, "OUT_KIND": out_kind, "LONG": call.long},
     )
     _add_sums(sequence, call, splits, target)
 
 
-# --- tiles of matrices ---------------------------------------------------------------------
+# --- implicit matrix product: a block computes a tile --------------------------------------
 
 
 @record
 class Tiling:
-    """The tiling of a form.
+    """The tiles of a form.
 
     Attributes:
-        row_tiles, columns: tiles of 16 rows of a warp, and columns, of a block.
-        down, across: tiles of each phase.
-        blocks: tiles of all phases and axes.
-        slices: of a whole sum.
-        splits: of each sum.
+        row_tiles: tiles of 16 rows per warp in a block's tile.
+        columns: columns of a block's tile.
+        down, across: number of tiles along rows and columns of one phase.
+        blocks: number of tiles of all phases and outer axes.
+        slices: slices of a whole sum, of ``tiled.CHUNKS`` chunks each.
+        splits: partial sums of each element.
     """
 
     row_tiles: int
@@ -234,7 +242,7 @@ class Tiling:
 
     @property
     def busy(self) -> int:
-        """The number of blocks, up to enough to keep a GPU busy."""
+        """The number of blocks, at most ``ENOUGH_BLOCKS``."""
         return min(self.blocks * self.splits, ENOUGH_BLOCKS)
 
 
@@ -243,13 +251,13 @@ def _chunk(call: _Call) -> int:
 
 
 def _every_form(problem: Problem) -> list[Form]:
-    """The forms of a problem, and those with trivial slides as plain axes."""
-    forms, other = forms_of(problem), without_still_slides(problem)
+    """All forms of a problem, also with trivial slides as plain axes."""
+    forms, other = forms_of(problem), without_trivial_slides(problem)
     return forms if other == problem else forms + forms_of(other)
 
 
 def _best_tiles(forms: list[Form], call: _Call) -> tuple[Form, Tiling] | None:
-    """The form and its tiling; None if one thread per element is cheaper."""
+    """The cheapest form with its tiling; None if the direct kernel is cheaper."""
     if call.kind not in _TILE_KINDS:
         return None
     form = min(forms, key=lambda one: _cost(one, call))
@@ -261,13 +269,13 @@ def _best_tiles(forms: list[Form], call: _Call) -> tuple[Form, Tiling] | None:
         return None
     tilings = [tiling(form, call, *shape) for shape in TILE_SHAPES]
     most = max(one.busy for one in tilings)
-    # Of tilings that keep as many blocks busy, the least waste, and of these the largest tile.
+    # Among tilings with the most busy blocks, the one with the least padding, then the largest.
     useful = [one for one in tilings if one.busy == most]
     return form, min(useful, key=lambda one: one.blocks * one.row_tiles * one.columns)
 
 
 def _cost(form: Form, call: _Call) -> float:
-    """The cost of a form in tiles of middle size: products, including zeros, and reads."""
+    """The cost of a form with tiles of a medium size: products (with padding), reads, copies."""
     chunk = _chunk(call)
     rows, columns = 64, 64 if form.column_count > 32 else 32
     is_plain = call.kind == scan.FLOAT32
@@ -286,7 +294,7 @@ def _cost(form: Form, call: _Call) -> float:
 
 
 def tiling(form: Form, call: _Call, row_tiles: int, columns: int) -> Tiling:
-    """The tiling of a form by tiles of a size."""
+    """The tiles of a form, for a tile shape of ``TILE_SHAPES``."""
     down = -(-form.row_count // (16 * tiles.WARPS * row_tiles))
     across = -(-form.column_count // columns)
     blocks = down * across * form.phases * prod(axis[0] for axis in form.outer)
@@ -296,7 +304,7 @@ def tiling(form: Form, call: _Call, row_tiles: int, columns: int) -> Tiling:
 
 
 def tile_constants(form: Form, call: _Call, how: Tiling) -> dict[str, Scalar]:
-    """The constants of a build."""
+    """The constants of a build of ``convolve_tiles``."""
     size, kind = tiled.CHUNKS * _chunk(call), _TILE_KINDS[call.kind]
     constants: dict[str, Scalar] = dict(
         tiles.tile_constants(kind, size, how.row_tiles, how.columns, True)
@@ -325,10 +333,10 @@ def _add_tiles(sequence: LaunchSequence, call: _Call, form: Form, how: Tiling) -
     how = replace(how, splits=-(-how.slices // slices))
     operands = _operands(sequence, call, form)
     target, _ = _sums(sequence, call, how.splits)
-    # Neighboring lanes read neighboring elements; of vectors it does not matter.
+    # Lanes read neighboring elements: along rows, or along a chunk. Irrelevant for vectors.
     modes = zip(form.read_modes(_chunk(call)), form.chunk_steps, strict=True)
     by_rows = [mode == ACROSS or abs(step) != 1 for mode, step in modes]
-    numbers = call.numbers(
+    scalars = call.scalar_arguments(
         (
             how.splits,
             slices * tiled.CHUNKS,
@@ -337,7 +345,7 @@ def _add_tiles(sequence: LaunchSequence, call: _Call, form: Form, how: Tiling) -
             how.across,
             form.rows_inner,
             *by_rows,
-            *form.numbers(),
+            *form.scalars(),
         )
     )
     constants = tile_constants(form, call, how)
@@ -346,7 +354,7 @@ def _add_tiles(sequence: LaunchSequence, call: _Call, form: Form, how: Tiling) -
         plain = {**constants, **dict.fromkeys(_IN_VECTORS, False)}
     sequence.launch(
         tiled.convolve_tiles,
-        [*operands, target, *numbers],
+        [*operands, target, *scalars],
         (how.blocks * how.splits, 1, 1),
         tiles.THREADS,
         constants,

@@ -1,20 +1,22 @@
-"""Copies of a view to row-major memory: the kernel, its launch and its scalar arguments.
+"""Copies of a view to row-major memory: selects the kernel, its launch and scalar arguments.
 
-    rows     as the target goes: a block has threads along a row and along rows, so that a thread
-             divides once for all of its elements, and not at all in up to two dimensions
-    tiles    where the innermost dimension of the target is none of the source's: through shared
-             memory (kernels/transposing.py)
+    rows     kernels/copying.py, in the order of the target. A block has threads along a row and
+             across rows, so that a thread divides once for all of its elements, and not at all in
+             up to two dimensions
+    tiles    kernels/transposing.py, if the innermost dimensions of source and target differ: a
+             transposition through shared memory
 
-Rows that are contiguous in the source, and aligned to a vector, move in vectors of up to 16 bytes;
-a launch at other addresses has the same threads, which copy one by one. Indices have 32 bits if
-offsets allow it. The elements per thread, and the sizes from which tiles are taken, are guesses:
-nothing was measured on a GPU.
+Rows that are contiguous in the source, and aligned to a vector, are copied in vectors of up to 16
+bytes. At unaligned addresses, the same launch copies element by element (``plain``). Indices have
+32 bits if offsets allow it. The elements per thread, and the sizes from which tiles are used, are
+guesses: nothing was measured on a GPU.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from math import prod
+from typing import NamedTuple
 
 import gpuflow.kernels.copying as copying
 import gpuflow.kernels.transposing as transposing
@@ -24,16 +26,75 @@ from gpuflow.core.views import View
 from gpuflow.targets.cuda.codegen.handwritten import Scalar
 from gpuflow.targets.cuda.codegen.schedules.launch_config import Dim
 
-MOST_DIMS = 4  # of a collapsed view
+MOST_DIMS = 4  # dimensions of a collapsed view that kernels support
 THREADS = 256
 VECTOR_BYTES = 16
-FEWEST_IN_TILES = 16  # elements in both directions, that a tiled transposition is for
-# Elements that a thread copies one by one, in rows in which that leaves it neighbors: several
-# loads are on their way at once.
+FEWEST_IN_TILES = 16  # least extent of both transposed dimensions for tiles
+# Elements that a thread copies without vectors, in rows of at least LONG_ROW: so several loads are
+# in flight at once.
 SEVERAL = 4
 LONG_ROW = 32 * SEVERAL
-_MOST_ROWS = 1 << 15  # in the second dimension of a grid
-_LARGEST = 2**31 - 2**24  # what counters and offsets may reach with 32 bits, and their last steps
+_MOST_ROWS = 1 << 15  # largest grid.y
+_LARGEST = 2**31 - 2**24  # largest counter or offset in 32 bits; leaves room for a last step
+
+
+class StridedScalars(NamedTuple):
+    """The scalar arguments of ``copy_strided``: its parameters after ``target``, in order.
+
+    Attributes:
+        bits: 2**bits threads of a block copy elements of one row.
+        rows: number of rows; a row is the innermost dimension.
+        size1, size2, size3: sizes of all dimensions but the outermost, padded to MOST_DIMS.
+        step0, step1, step2, step3: strides of the source in elements.
+    """
+
+    bits: int
+    rows: int
+    size1: int
+    size2: int
+    size3: int
+    step0: int
+    step1: int
+    step2: int
+    step3: int
+
+
+class TransposedScalars(NamedTuple):
+    """The scalar arguments of ``copy_transposed``: its parameters after ``target``, in order.
+
+    Dimension a is innermost in the source and b in the target; i and j are the others, i outermost.
+
+    Attributes:
+        size_j, size_a, size_b: sizes.
+        step_i, step_j, step_b: strides of the source in elements.
+        out_i, out_j, out_a: strides of the target in elements.
+    """
+
+    size_j: int
+    size_a: int
+    size_b: int
+    step_i: int
+    step_j: int
+    step_b: int
+    out_i: int
+    out_j: int
+    out_a: int
+
+
+class TakeScalars(NamedTuple):
+    """The scalar arguments of ``take``: its parameters after ``positions``, in order.
+
+    Attributes:
+        count: number of taken elements, with a thread for each.
+        length: length of the source's rows.
+        inner: product of the dimensions after that of the rows.
+        taken: number of elements to take from each row.
+    """
+
+    count: int
+    length: int
+    inner: int
+    taken: int
 
 
 @record
@@ -41,17 +102,17 @@ class CopyForm:
     """One launch that copies a view.
 
     Attributes:
-        kernel: of kernels/; its first arguments are source and target.
-        index: the type of the scalars.
-        numbers: its scalar arguments.
-        grid, threads: the launch.
-        constants: of the build.
-        plain: those for arrays that do not begin at multiples of 16 bytes, if they differ.
+        kernel: a function of kernels/; its first two arguments are source and target.
+        index: type of the scalar arguments.
+        numbers: the scalar arguments, which must be those of ``kernel``.
+        grid, threads: grid, and threads per block.
+        constants: constants of the build.
+        plain: constants for arrays that are not aligned to 16 bytes; None if ``constants`` serve.
     """
 
     kernel: Callable[..., None]
     index: str
-    numbers: tuple[int, ...]
+    numbers: StridedScalars | TransposedScalars
     grid: Dim
     threads: int
     constants: dict[str, Scalar]
@@ -59,7 +120,7 @@ class CopyForm:
 
 
 def collapsed(view: View) -> list[tuple[int, int]]:
-    """Size and stride of each dimension, with contiguous ones merged."""
+    """Size and stride of each dimension; adjacent ones are merged where strides allow it."""
     dims: list[tuple[int, int]] = []
     for size, stride in zip(view.shape, view.strides, strict=True):
         if size == 1:
@@ -72,19 +133,19 @@ def collapsed(view: View) -> list[tuple[int, int]]:
 
 
 def copy_form(view: View, itemsize: int) -> CopyForm:
-    """The copy of a view of up to four dimensions, after collapsing."""
+    """The launch that copies a view, which must have at most MOST_DIMS dimensions collapsed."""
     tiles = tiled_form(view, itemsize)
     return _rows_form(collapsed(view), itemsize) if tiles is None else tiles
 
 
 def index_reaching(most: int) -> tuple[str, int]:
-    """The type of indices up to ``most``, and LONG in a kernel with such indices."""
+    """The type for indices up to ``most``, and the constant LONG of a kernel that uses it."""
     is_long = most > _LARGEST
     return ("int64" if is_long else "int32"), int(is_long)
 
 
 def rows_grid(columns: int, rows: int) -> Dim:
-    """A grid with blocks for each row: row numbers are ``z * grid.y + y``."""
+    """A grid of ``columns`` blocks per row; the index of a row is ``z * grid.y + y``."""
     return (columns, min(rows, _MOST_ROWS), -(-rows // _MOST_ROWS))
 
 
@@ -103,7 +164,7 @@ def _rows_form(dims: Sequence[tuple[int, int]], itemsize: int) -> CopyForm:
     reach = max(rows * size, sum([count * abs(stride) for count, stride in dims]))
     index, is_long = index_reaching(reach)
     sizes = [count for count, _ in padded[1:]]
-    numbers = (bits, rows, *sizes, *[stride for _, stride in padded])
+    numbers = StridedScalars(bits, rows, *sizes, *[stride for _, stride in padded])
     constants = {
         "SIZE": itemsize,
         "EACH": each,
@@ -116,7 +177,7 @@ def _rows_form(dims: Sequence[tuple[int, int]], itemsize: int) -> CopyForm:
 
 
 def _vector(dims: Sequence[tuple[int, int]], itemsize: int) -> int:
-    """Elements of a vector of 4 to 16 bytes; 1 if rows do not allow vectors."""
+    """Elements per vector of 4 to 16 bytes; 1 if rows cannot be copied in vectors."""
     size, step = dims[-1]
     if step != 1:
         return 1
@@ -147,7 +208,17 @@ def tiled_form(view: View, itemsize: int) -> CopyForm | None:
     (size_i, step_i, out_i), (size_j, step_j, out_j) = [(1, 0, 0)] * (2 - len(others)) + others
     size_a, _, out_a = across
     blocks = size_i * size_j * prod(-(-size // transposing.TILE) for size in (size_a, size_b))
-    numbers = (size_j, size_a, size_b, step_i, step_j, step_b, out_i, out_j, out_a)
+    numbers = TransposedScalars(
+        size_j=size_j,
+        size_a=size_a,
+        size_b=size_b,
+        step_i=step_i,
+        step_j=step_j,
+        step_b=step_b,
+        out_i=out_i,
+        out_j=out_j,
+        out_a=out_a,
+    )
     constants = {"SIZE": itemsize, "PITCH": transposing.TILE + max(4 // itemsize, 1)}
     return CopyForm(
         transposing.copy_transposed,

@@ -1,4 +1,8 @@
-"""Launches of a launch sequence as functions of addresses, on one device."""
+"""Bind the launches of a launch sequence to a device and to buffers: functions of addresses.
+
+A buffer is a ``BufferLocation``: a register of the program and a byte offset from its address, or a
+fixed address without a register. A bound launch takes the addresses in its registers.
+"""
 
 from __future__ import annotations
 
@@ -27,11 +31,17 @@ from gpuflow.targets.cuda.library.launch_sequence import (
     UserLaunch,
 )
 from gpuflow.targets.cuda.runtime.driver.handwritten_kernels import load, prepare
-from gpuflow.targets.cuda.runtime.driver.launch import AlignedCall, BoundLaunch, BufferLocation
+from gpuflow.targets.cuda.runtime.driver.launch import (
+    AlignedCall,
+    AlignmentCondition,
+    BoundLaunch,
+    BufferLocation,
+    Fixup,
+)
 from gpuflow.targets.cuda.runtime.driver.program_device import GpuDevice
 
-_ALIGNED = 16  # bytes, for copies of 128 bits
-# The maximum shared memory of a block, if it differs from the 163 KB of sm_80.
+_ALIGNED = 16  # bytes, for accesses of 128 bits
+# The most shared memory of a block by compute capability, if it differs from the 163 KB of sm_80.
 _SHARED_BYTES = {
     (8, 6): 99 << 10,
     (8, 9): 99 << 10,
@@ -45,7 +55,7 @@ _SHARED_BYTES_AT_LEAST = 163 << 10
 
 
 def copy_sequence(step: CopyStep) -> LaunchSequence | None:
-    """The launch of a copy; None if it has too many dimensions."""
+    """The launch sequence of a copy; None if its view has too many dimensions."""
     view, dtype = step.source.layout, storage_dtype(step.source.aval.dtype)
     sequence = LaunchSequence(2)
     if len(collapsed(view)) > MOST_DIMS:
@@ -55,12 +65,15 @@ def copy_sequence(step: CopyStep) -> LaunchSequence | None:
 
 
 def most_shared_bytes(compute_capability: tuple[int, int]) -> int:
-    """The maximum shared memory of a block."""
+    """The most shared memory of a block in bytes, static and dynamic."""
     return _SHARED_BYTES.get(compute_capability, _SHARED_BYTES_AT_LEAST)
 
 
 def largest_fitting(one: BlockLaunch, device: GpuDevice) -> tuple[BlockLaunch, HandwrittenKernel]:
-    """The launch with the largest tiles that fit the device; the smallest if none do."""
+    """Load the largest of a launch's alternatives that fits the device, or the smallest.
+
+    It fits if it spills no registers and has enough shared memory.
+    """
     most = most_shared_bytes(device.compute_capability)
     while True:
         kernel = load(one.kernel, one.signature, device, dict(one.constants), one.bounds)
@@ -73,12 +86,14 @@ def largest_fitting(one: BlockLaunch, device: GpuDevice) -> tuple[BlockLaunch, H
 def block_launch(
     one: BlockLaunch, buffers: Sequence[BufferLocation], device: GpuDevice
 ) -> tuple[BoundLaunch, list[int]]:
-    """A launch, and the registers whose addresses it is called with.
+    """Bind a launch; returns a function of addresses, and the registers of these addresses.
+
+    At unaligned addresses, the function launches the build with the constants ``one.plain``.
 
     Args:
         one: the launch.
-        buffers: the locations of its arrays.
-        device: that it runs on.
+        buffers: locations of the arrays to which its arguments refer.
+        device: the device that runs it.
     """
     one, kernel = largest_fitting(one, device)
     slots, registers, fixups = _argument_slots(one.arguments, buffers)
@@ -91,25 +106,30 @@ def block_launch(
         other = load(one.kernel, one.signature, device, dict(one.plain or ()), one.bounds)
         return prepare(other, device, one.grid, one.block, slots)
 
-    moving = {number for number, _, _ in fixups}
+    in_registers = {fixup.slot for fixup in fixups}
     fixed = [
-        slots[number]
-        for number, argument in enumerate(one.arguments)
-        if isinstance(argument, At) and number not in moving
+        slots[slot]
+        for slot, argument in enumerate(one.arguments)
+        if isinstance(argument, At) and slot not in in_registers
     ]
     if any(address % _ALIGNED for address in fixed):
         run = plain()
-    aligned = [(launch_register, start, _ALIGNED) for _, launch_register, start in fixups]
+    aligned = [AlignmentCondition(fixup.register, fixup.offset, _ALIGNED) for fixup in fixups]
     return BoundLaunch(run, plain, slots, fixups, aligned), list(registers)
 
 
 def _argument_slots(
     arguments: Sequence[At | int], buffers: Sequence[BufferLocation]
-) -> tuple[array[int], dict[int, int], list[tuple[int, int, int]]]:
-    """The argument slots of a launch, its registers, and its fixups: slot, register, offset."""
+) -> tuple[array[int], dict[int, int], list[Fixup]]:
+    """The argument slots of a launch, its registers, and its fixups.
+
+    Returns:
+        The slots, with fixed addresses and scalars filled in; by register of the program, its
+        number in the launch; and the fixups of the other slots.
+    """
     slots, registers = array("q"), {}
-    fixups: list[tuple[int, int, int]] = []
-    for number, argument in enumerate(arguments):
+    fixups: list[Fixup] = []
+    for slot, argument in enumerate(arguments):
         if not isinstance(argument, At):
             slots.append(argument)
             continue
@@ -117,17 +137,17 @@ def _argument_slots(
         slots.append(start + argument.offset)
         if register is not None:
             launch_register = registers.setdefault(register, len(registers))
-            fixups.append((number, launch_register, start + argument.offset))
+            fixups.append(Fixup(slot, launch_register, start + argument.offset))
     return slots, registers, fixups
 
 
 def user_launch(
     one: UserLaunch, buffers: Sequence[BufferLocation], device: GpuDevice
 ) -> tuple[BoundLaunch, list[int]]:
-    """A launch of a user's kernel, and the registers whose addresses it is called with.
+    """Bind a launch of a user's kernel, as ``block_launch``.
 
     Raises:
-        ValueError: a block has more shared memory than the device.
+        ValueError: if a block needs more shared memory than the device has.
     """
     kernel = one.kernel
     x, y, z = kernel.block
@@ -157,15 +177,18 @@ def user_launch(
 def library_launch(
     one: LibraryLaunch, buffers: Sequence[BufferLocation], device: GpuDevice
 ) -> tuple[Callable[..., None], list[BufferLocation]]:
-    """A library's call as a function of addresses, and their locations.
+    """Bind a call of cuDNN; returns a function of addresses, and their locations.
+
+    If ``one.plain`` exists and an address is not aligned, the function runs these launches instead;
+    they take the registers at the end of the addresses.
 
     Args:
         one: the call.
-        buffers: the locations of its arrays.
-        device: that it runs on.
+        buffers: locations of the arrays to which it refers.
+        device: the device that runs it.
     """
     library = device.api.deep_library
-    assert library is not None, one.what  # the plan was made for a device that has it
+    assert library is not None, one.what  # else the plan has no such calls
     run = library.bind(one.what, device.compute)
     at: list[BufferLocation] = []
     offsets: list[int] = []
@@ -192,12 +215,15 @@ def library_launch(
     return AlignedCall(run, checked, _ALIGNED, offsets, len(at), plain), at
 
 
-# A function of the addresses of left, right and out, and of another stream if there is one.
+# A function of the addresses of left, right and out, and optionally of another stream.
 Multiply = Callable[..., None]
 
 
 def gemm_launch(one: GemmLaunch, device: GpuDevice) -> Multiply | None:
-    """A function of the addresses of left, right and out; None if there is no GEMM."""
+    """Bind calls of a GEMM: a function of the addresses of left, right and out.
+
+    None if the device has no such GEMM.
+    """
     call = device.api.gemm(one.gemm, device.compute)
     if call is None:
         return None
@@ -214,13 +240,13 @@ def gemm_launch(one: GemmLaunch, device: GpuDevice) -> Multiply | None:
 
 
 class Bound(NamedTuple):
-    """A launch as a function of addresses.
+    """A launch or library call as a function of addresses.
 
     Attributes:
-        stem: of its name in the text of a driver.
+        stem: start of its name in the text of a program's driver.
         run: the function.
-        buffers: the locations of its arguments.
-        out: index of the buffer that it fills completely, if known.
+        buffers: locations of its arguments, which are addresses.
+        out: index of the argument whose buffer it writes completely; None if not known.
     """
 
     stem: str
@@ -230,7 +256,7 @@ class Bound(NamedTuple):
 
 
 def bound(one: AnyLaunch, buffers: Sequence[BufferLocation], device: GpuDevice) -> Bound | None:
-    """Bind a launch to buffers; None if the device has no library for it."""
+    """Bind any launch to buffers; None if the device has no library for it."""
     return _BINDINGS[type(one)](one, buffers, device)
 
 

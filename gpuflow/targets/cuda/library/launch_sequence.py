@@ -1,7 +1,8 @@
-"""Library calls as launches of handwritten kernels: the launches and their arrays, in order.
+"""Launch sequences: a library call as launches of handwritten kernels and calls of libraries.
 
-Arrays have indices: the operands, then the outputs, then the workspace, which holds all
-intermediate results of the launches. Operands that are not row-major are copied there.
+Providers of GPUs return them, and ``launch_binding`` binds them to a device. Launches refer to
+arrays by index: first the operands, then the outputs, then the workspace. The workspace has all
+intermediate results, such as row-major copies of operands.
 """
 
 from __future__ import annotations
@@ -30,31 +31,36 @@ from gpuflow.targets.cuda.library.copy_forms import MOST_DIMS, collapsed, copy_f
 from gpuflow.targets.cuda.library.dnn.calls import PlannedCall
 from gpuflow.targets.cuda.runtime.driver.api import Gemm
 
-ALIGNMENT = 256
-THREADS = 256
+ALIGNMENT = 256  # bytes, of memory in the workspace
+THREADS = 256  # per block, in launches with a thread for each element
 
 
 class At(NamedTuple):
-    """A memory location: byte offset from the start of an array.
-
-    A literal operand and the workspace are arrays like others.
-    """
+    """A memory location: an array of the sequence, by index, and a byte offset in it."""
 
     array: int
     offset: int = 0
 
     def plus(self, count: int) -> At:
-        """The location at a byte offset."""
+        """The location ``count`` bytes further."""
         return At(self.array, self.offset + count)
 
 
 @record
 class BlockLaunch:
-    """One launch of a handwritten kernel; arguments are locations and scalars.
+    """One launch of a handwritten kernel.
 
-    ``plain`` has the constants of the build for arrays that do not begin at multiples of 16 bytes,
-    where there is such a build. ``smaller`` does the same with smaller tiles, for devices on which
-    this one spills registers or lacks shared memory.
+    Attributes:
+        kernel: a function of kernels/.
+        signature: one type per argument, in the notation of ``build_cuda``.
+        constants: (name, value) of the build's constants, sorted by name.
+        bounds: launch bounds of the build.
+        grid, block: launch configuration.
+        arguments: locations of arrays, and scalars by their bits, in the order of parameters.
+        plain: constants of the build for arrays that are not aligned to 16 bytes; None if
+            ``constants`` serve for any address.
+        smaller: the launch with smaller tiles, for devices on which this one spills registers or
+            lacks shared memory; None: there is none.
     """
 
     kernel: Callable[..., None]
@@ -70,13 +76,13 @@ class BlockLaunch:
 
 @record
 class UserLaunch:
-    """One launch of a kernel that a user wrote.
+    """One launch of a user's kernel.
 
     Attributes:
-        kernel: the kernel to launch.
-        types: of its parameters.
-        arguments: its arguments.
-        touches: the argument slots that are addresses of arrays, and the access to these.
+        kernel: the kernel.
+        types: types of its arguments, as the user passes them.
+        arguments: values of its argument slots, of which an array may take several.
+        touches: arrays that the kernel may access.
     """
 
     kernel: UserKernel
@@ -85,20 +91,20 @@ class UserLaunch:
     touches: tuple[Touched, ...]
 
 
-# Reason for a target without a library.
+# Why cuDNN is not used, on a target without it.
 NOT_IN_USE = "it is not in use: GPUFLOW_CUDNN=0, or a simulated GPU"
 OUT = 2  # index of the output among the buffers of a convolution or GEMM
 
 
 @record
 class LibraryLaunch:
-    """A call of a library between launches.
+    """A call of cuDNN.
 
     Attributes:
-        what: the operation; the device has the function.
-        locations: the operands, the outputs and the workspace.
-        plain: launches that replace it if an operand or output is not aligned to 16 bytes, which
-            the library does not support; if empty, that is an error.
+        what: the call, for which the library has a plan.
+        locations: locations of operands, outputs and workspace.
+        plain: launches that replace the call if an operand or output is not aligned to 16 bytes,
+            which cuDNN requires; if empty, the call raises an error.
     """
 
     what: PlannedCall
@@ -108,11 +114,11 @@ class LibraryLaunch:
 
 @record
 class GemmLaunch:
-    """Calls of one GEMM at several locations.
+    """Calls of one GEMM with arrays 0 and 1 as operands and array 2 as output.
 
     Attributes:
         gemm: the operation of each call.
-        locations: byte offsets in the operands' buffers and in the output, for each call.
+        locations: for each call, byte offsets in left, right and output.
     """
 
     gemm: Gemm
@@ -125,7 +131,7 @@ class EpilogueLaunch:
 
     Attributes:
         gemm, epilogue: the operation.
-        locations: left and right operand, output, vector and auxiliary buffer.
+        locations: left and right operand, output, bias and auxiliary buffer; None: not used.
     """
 
     gemm: Gemm
@@ -133,16 +139,16 @@ class EpilogueLaunch:
     locations: tuple[At | None, ...]
 
 
-# One of the launches of a sequence.
+# An element of a launch sequence.
 AnyLaunch = BlockLaunch | LibraryLaunch | GemmLaunch | EpilogueLaunch | UserLaunch
 
 
 class LaunchSequence:
-    """Launches in order, and their workspace.
+    """Launches in order, and the size of their workspace.
 
     Args:
-        workspace: the index of that array.
-        workspace_bytes: bytes that are allocated already.
+        workspace: array index of the workspace: operands plus outputs.
+        workspace_bytes: bytes of the workspace that are allocated already.
     """
 
     def __init__(self, workspace: int, workspace_bytes: int = 0) -> None:
@@ -167,9 +173,15 @@ class LaunchSequence:
         smaller: BlockLaunch | None = None,
         resident: int = 1,
     ) -> None:
-        """Add a launch; arguments are pairs of a type and a location or number.
+        """Add a launch of a handwritten kernel.
 
-        ``resident``: blocks that a multiprocessor must have registers for.
+        Args:
+            kernel: a function of kernels/.
+            arguments: (type, location or scalar) in the order of the kernel's parameters.
+            grid: blocks.
+            threads: threads per block.
+            constants, plain, smaller: as in ``BlockLaunch``.
+            resident: blocks of a multiprocessor that must have enough registers at once.
         """
         one = one_launch(kernel, arguments, grid, threads, constants, plain, smaller)
         if resident > 1:
@@ -177,7 +189,7 @@ class LaunchSequence:
         self.launches.append(one)
 
     def instead(self) -> LaunchSequence:
-        """An empty sequence for an alternative to the next call, in the same memory."""
+        """An empty sequence for the ``plain`` launches of a ``call``, in the same workspace."""
         return LaunchSequence(self._workspace, self.workspace_bytes)
 
     def call(
@@ -186,13 +198,13 @@ class LaunchSequence:
         locations: tuple[At, ...],
         plain: LaunchSequence | None = None,
     ) -> None:
-        """Add a call of a library.
+        """Add a call of cuDNN.
 
         Args:
             what: the call.
-            locations: its operands and outputs.
-            plain: from ``instead``: launches of the same, for arrays at any locations. None: there
-                are none.
+            locations: locations of operands and outputs.
+            plain: from ``instead``: launches with the same results, for unaligned arrays. None:
+                unaligned arrays are an error.
         """
         workspace, launches = self.memory(what.workspace_bytes), []
         if plain is not None:
@@ -201,7 +213,7 @@ class LaunchSequence:
         self.launches.append(LibraryLaunch(what, (*locations, workspace), tuple(launches)))
 
     def multiply(self, gemm: GemmLaunch) -> None:
-        """Add calls of a GEMM on the first two arrays into the third."""
+        """Add calls of a GEMM, which writes array 2 of the sequence."""
         self.launches.append(gemm)
 
     def for_each(
@@ -216,7 +228,10 @@ class LaunchSequence:
         self.launch(kernel, arguments, grid, THREADS, constants)
 
     def row_major(self, location: At, view: View, dtype: np.dtype) -> At | None:
-        """The location of a row-major operand or of its copy; None if neither is possible."""
+        """The location of an operand if it is row-major, else of a copy, whose launch is added.
+
+        None if the view has too many dimensions to copy.
+        """
         start = location.plus(view.offset * dtype.itemsize)
         if view.is_contiguous:
             return start
@@ -227,18 +242,38 @@ class LaunchSequence:
         return copy
 
     def copy(self, start: At, target: At, view: View, dtype: np.dtype) -> None:
-        """Add a row-major copy of a view that begins at ``start``, of at most four dimensions."""
+        """Add a copy of a view to row-major memory.
+
+        Args:
+            start: location of the view's first element; ``view.offset`` is ignored.
+            target: location of the copy.
+            view: shape and strides, with at most MOST_DIMS dimensions after collapsing.
+            dtype: dtype of the elements.
+        """
         form = copy_form(view, dtype.itemsize)
         pointer = uint_pointer(dtype.itemsize)
-        numbers = [(form.index, number) for number in form.numbers]
+        scalars = scalar_arguments(form.kernel, form.index, form.numbers)
         self.launch(
             form.kernel,
-            [(pointer, start), (pointer, target), *numbers],
+            [(pointer, start), (pointer, target), *scalars],
             form.grid,
             form.threads,
             form.constants,
             form.plain,
         )
+
+
+def scalar_arguments(kernel: Any, index: str, scalars: Any) -> list[tuple[str, int]]:
+    """The scalar arguments of a kernel, which must be its last parameters.
+
+    Args:
+        kernel: a function of kernels/.
+        index: type of the scalars.
+        scalars: a NamedTuple, whose fields must have the names and the order of the parameters.
+    """
+    names = kernel.__code__.co_varnames[: kernel.__code__.co_argcount]
+    assert names[-len(scalars) :] == scalars._fields, (kernel, scalars)
+    return [(index, value) for value in scalars]
 
 
 def one_launch(
@@ -250,7 +285,7 @@ def one_launch(
     plain: Mapping[str, Scalar] | None = None,
     smaller: BlockLaunch | None = None,
 ) -> BlockLaunch:
-    """A launch; arguments are pairs of a type and a location or number."""
+    """Create a launch; arguments are those of ``LaunchSequence.launch``."""
     kinds, values = zip(*arguments, strict=True)
     return BlockLaunch(
         kernel,
@@ -266,17 +301,17 @@ def one_launch(
 
 
 def uint_pointer(itemsize: int) -> str:
-    """A pointer to elements as unsigned integers; two for one of 16 bytes."""
+    """Type of a pointer to elements as unsigned integers; an element of 16 bytes is two of 8."""
     return f"*uint{8 * min(itemsize, 8)}"
 
 
-# Adds the launches of an operation to a sequence, given the locations of operands and outputs and
-# the operands' dtypes; False if kernels do not support it.
+# Adds the launches of an operation: (sequence, operation, locations of row-major operands,
+# locations of outputs, dtypes of operands). Returns False if kernels do not support it.
 Add = Callable[[LaunchSequence, Any, Sequence[At], Sequence[At], Sequence[Any]], bool]
 
 
 def on_rows(name: str, add: Add) -> Provider:
-    """A provider whose launches take row-major operands, copied if they are not."""
+    """A provider for ``add``, which gets row-major operands: others are copied first."""
 
     def choose(block: Block, step: CallStep, target: Any) -> LaunchSequence | None:
         del target
@@ -296,14 +331,14 @@ def on_rows(name: str, add: Add) -> Provider:
     return Provider(name, choose)
 
 
-# scan.KIND of each dtype, and the type of a pointer to its elements.
+# scan.KIND and pointer type by dtype.
 _FLOATS = {
     "float32": (scan.FLOAT32, "*float32"),
     "float64": (scan.FLOAT64, "*float64"),
     "bfloat16": (scan.BFLOAT16, "*uint16"),
     "float16": (scan.FLOAT16, "*uint16"),
 }
-# The accumulator dtype of each kind.
+# Accumulator dtype by scan.KIND.
 WIDE = {
     scan.FLOAT32: "float32",
     scan.FLOAT64: "float64",
@@ -316,7 +351,7 @@ WIDE = {
 
 @lru_cache(64)
 def number_kind(dtype: Any) -> tuple[int, str] | None:
-    """``scan.KIND`` of a dtype and the type of its pointers; None if kernels do not support it."""
+    """``scan.KIND`` and pointer type of a dtype; None if kernels do not support it."""
     stored = storage_dtype(dtype)
     if stored.name in _FLOATS:
         return _FLOATS[stored.name]

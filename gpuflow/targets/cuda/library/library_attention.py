@@ -1,8 +1,8 @@
-"""Attention by a library, for calls with the same semantics; our kernels compute all others.
+"""Provider of attention by cuDNN, for calls with the same semantics; our kernels do all others.
 
-Not supported: biases, masks, windows and lengths, whose rows may be fully masked, for which gpuflow
-averages all values; and float32, for which the library has no kernels. Gradients take the result as
-well, which the library uses instead of its products with the cotangent.
+Not supported are biases, masks, windows and lengths: gpuflow averages all values of fully masked
+rows, which cuDNN does not. Nor is float32, for which cuDNN has no kernels. For gradients, cuDNN
+takes the result of the forward pass as an operand, which our kernels do not need.
 """
 
 from __future__ import annotations
@@ -22,13 +22,13 @@ from gpuflow.targets.cuda.library.dnn.calls import AttentionCall, PlannedCall
 from gpuflow.targets.cuda.library.launch_sequence import NOT_IN_USE, At, LaunchSequence, on_rows
 
 _DTYPES = (np.dtype(np.float16), bfloat16)
-_STEP = 8  # sizes of vectors are multiples of it
-_ALIGNED = 16  # bytes
-_LONGEST = (1 << 31) - 1  # elements of an array
+_STEP = 8  # sizes of vectors must be multiples of it
+_ALIGNED = 16  # bytes that addresses must be multiples of
+_LONGEST = (1 << 31) - 1  # most elements of an array
 
 
 def refusal(what: Attention, dtype: Any) -> str:
-    """The reason that no call is equivalent; "" if one is."""
+    """Why cuDNN has no equivalent call, for ``explain``; "" if it has one."""
     if dtype not in _DTYPES:
         return "it takes float16 and bfloat16"
     if what.size % _STEP:

@@ -1,14 +1,14 @@
-"""Convolutions by a library: the equivalent library call, and the required copies.
+"""Provider of convolutions by cuDNN: finds an equivalent call, and the copies that it requires.
 
-A library distinguishes a convolution from its two gradients; in gpuflow all are convolutions of
-arrays in other roles. So each of the three is tried on the sizes and on the layouts of the arrays:
+cuDNN distinguishes a convolution (y of x and w) from its gradients. In gpuflow, all three are
+convolutions whose arrays have other roles. So sizes and layouts are matched with each:
 
     forward   out = y of x = left and w = right
     data      out = x of y = left, with lhs dilation as strides, and w = right, reversed
     filter    out = w of x = left and y = right, with rhs dilation as strides
 
-x and y must be packed, with channels first or last; w, which is small, is copied if it is not
-packed, or if its taps are reversed.
+x and y must be packed, with channels first or last. w is small, and is copied if it is not packed
+or its taps are reversed.
 """
 
 from __future__ import annotations
@@ -43,20 +43,21 @@ from gpuflow.targets.cuda.library.dnn.frontend import TYPES
 from gpuflow.targets.cuda.library.launch_sequence import NOT_IN_USE, At, LaunchSequence
 from gpuflow.targets.layouts.convolution_axes import MOST_SPACE
 
-_LONGEST = (1 << 31) - 1  # elements of an array
-_ALIGNED = 16  # bytes
+_LONGEST = (1 << 31) - 1  # most elements of an array
+_ALIGNED = 16  # bytes that addresses must be multiples of
 
 
 @record
 class LibraryPlan:
-    """A library's plan of a convolution.
+    """An equivalent call of cuDNN for a convolution, with copies around it.
 
     Attributes:
-        call: the library's call.
+        call: the call.
         chosen: the library's plan for it.
-        offsets: of both operands, in elements of their buffers.
-        copied: the view of the right operand that is packed for it; None: its layout is supported.
-        out_copied: the layout of the library's result, if it does not write to the result.
+        offsets: offsets of left and right operand in elements of their buffers.
+        copied: the view of the right operand to pack first; None: no copy.
+        out_copied: the layout of the library's result to copy to the output; None: cuDNN writes the
+            output directly.
     """
 
     call: ConvolutionCall
@@ -74,14 +75,14 @@ def planned(
     library: DeepLibrary,
     deterministic: bool,
 ) -> LibraryPlan | None:
-    """A library's plan of a convolution; None if it does not support it.
+    """Find an equivalent call with a plan; None if the library has none.
 
     Args:
         what: the operation.
-        views, dtype: layouts of both operands, and their dtype.
-        out: the result.
+        views, dtype: layouts and dtype of both operands.
+        out: the result, row-major.
         library: the library.
-        deterministic: results must have the same bits in every run.
+        deterministic: whether results must have the same bits in every run.
     """
     shapes = [view.shape for view in views] + [out.shape]
     if dtype not in TYPES or out.dtype != dtype or len(what.strides) > MOST_SPACE:
@@ -114,10 +115,10 @@ def add_planned(
     Args:
         sequence: receives the launches.
         plan: from ``planned``.
-        locations: both operands' buffers.
+        locations: locations of both operands' buffers.
         out: location of the result, row-major.
-        shape: of the result.
-        add_plain: adds the convolution by launches of ours, which take arrays at any locations.
+        shape: shape of the result.
+        add_plain: adds launches of our kernels for the convolution, for unaligned arrays.
     """
     dtype = plan.call.dtype
     left, right = (
@@ -154,17 +155,17 @@ _Candidate = tuple[ConvolutionCall, tuple[int, int], View | None, View | None]
 def _candidates(
     what: Convolution, views: Sequence[View], dtype: np.dtype, out: Dims
 ) -> list[_Candidate]:
-    """Calls that compute the same sums, the likeliest first, with offsets and copies."""
+    """Equivalent calls with offsets and copies, the likely cheapest first."""
     left, right = views
     right, signs = unmirrored(right, what.right[3])
     if len(signs) > 1:
         return []
     is_mirrored = signs == {-1}
-    found = [
+    matches = [
         make(what, left, right, contiguous(out), is_mirrored) for make in (_forward, _data, _filter)
     ]
-    possible = [form for form in found if form is not None]
-    # A sum over more taps than positions is likely a filter gradient.
+    possible = [match for match in matches if match is not None]
+    # With more taps than positions, it is likely a filter gradient, which ranks first.
     long = prod(views[1].shape[d] for d in what.right[3]) > prod(out[d] for d in what.out[3])
     candidates: list[tuple[tuple[bool, ...], _Candidate]] = []
     for one, last in product(possible, (False, True)):
@@ -182,14 +183,14 @@ def _candidates(
     return [one for _, one in sorted(candidates, key=lambda pair: pair[0])]
 
 
-# A call, its sides, and whether its filter is reversed.
-_Form = tuple[ConvolutionCall, Side, Side, Side, bool]
+# A call without packing, its x, w and y, and whether the taps of w must be reversed.
+_Call = tuple[ConvolutionCall, Side, Side, Side, bool]
 _NO_DTYPE = np.dtype(np.void)
 
 
 def _forward(
     what: Convolution, left: View, right: View, out: View, is_mirrored: bool
-) -> _Form | None:
+) -> _Call | None:
     if any(hole != 1 for hole in what.left_dilation):
         return None
     (batch, free, depth, space), (batch2, free2, depth2, space2) = what.left, what.right
@@ -197,29 +198,30 @@ def _forward(
     w = Side(right, (*batch2, *free2), depth2, space2)
     y = Side(out, what.out[1], (*what.out[0], *what.out[2]), what.out[3])
     padding = [low for low, _ in what.padding]
-    return _form(FORWARD, (x, w, y), padding, what.strides, what.right_dilation, is_mirrored)
+    return _match(FORWARD, (x, w, y), padding, what.strides, what.right_dilation, is_mirrored)
 
 
-def _data(what: Convolution, left: View, right: View, out: View, is_mirrored: bool) -> _Form | None:
+def _data(what: Convolution, left: View, right: View, out: View, is_mirrored: bool) -> _Call | None:
     if any(stride != 1 for stride in what.strides):
         return None
     (batch, free, depth, space), (batch2, free2, depth2, space2) = what.left, what.right
     y = Side(left, free, (*batch, *depth), space)
     w = Side(right, (*batch2, *depth2), free2, space2)
     x = Side(out, what.out[1], (*what.out[0], *what.out[2]), what.out[3])
-    # out[i] reads left[o] and tap t where i + t gap - low = o hole; t counts from the other end.
+    # out[i] reads left[o] and tap t if i + t gap - low = o hole. Taps of cuDNN's w are reversed, so
+    # its padding counts from the other end.
     padding = [
         (right.shape[d] - 1) * gap - low
         for d, gap, (low, _) in zip(space2, what.right_dilation, what.padding, strict=True)
     ]
     strides, gaps = what.left_dilation, what.right_dilation
     has_taps = any(right.shape[d] > 1 for d in space2)
-    return _form(DATA, (x, w, y), padding, strides, gaps, has_taps and not is_mirrored)
+    return _match(DATA, (x, w, y), padding, strides, gaps, has_taps and not is_mirrored)
 
 
 def _filter(
     what: Convolution, left: View, right: View, out: View, is_mirrored: bool
-) -> _Form | None:
+) -> _Call | None:
     if is_mirrored or any(hole != 1 for hole in what.left_dilation):
         return None
     (batch, free, depth, space), (batch2, free2, depth2, space2) = what.left, what.right
@@ -227,18 +229,18 @@ def _filter(
     y = Side(right, depth2, (*batch2, *free2), space2)
     w = Side(out, (*what.out[0], *what.out[2]), what.out[1], what.out[3])
     padding = [low for low, _ in what.padding]
-    return _form(FILTER, (x, w, y), padding, what.right_dilation, what.strides, False)
+    return _match(FILTER, (x, w, y), padding, what.right_dilation, what.strides, False)
 
 
-def _form(
+def _match(
     kind: str,
     sides: tuple[Side, Side, Side],
     padding: Sequence[int],
     strides: Sequence[int],
     dilation: Sequence[int],
     is_reversed: bool,
-) -> _Form | None:
-    """The call, without its packing; None if it would crop x."""
+) -> _Call | None:
+    """The call, without its packing; None if padding would have to be negative."""
     x, w, y = sides
     low, steps, gaps = (
         tuple(padded_dims(list(values), filling))
@@ -248,7 +250,7 @@ def _form(
     for size, taps, positions, pad, step, gap in zip(
         x.sizes[2:], w.sizes[2:], y.sizes[2:], low, steps, gaps, strict=True
     ):
-        # The high padding for these positions; less than a step may remain.
+        # The high padding that gives these positions; up to a step of x may remain unread.
         high = (positions - 1) * step + (taps - 1) * gap + 1 - size - pad
         if pad < 0 or high <= -step:
             return None
@@ -264,7 +266,7 @@ def _form(
 
 
 def plan_of(block: Convolution, step: CallStep, target: Any) -> LibraryPlan | None:
-    """The plan of a call by the target's library; None without one, or if it is not supported."""
+    """The plan of a call by the target's library; None if it has none, or there is no library."""
     if target.deep_library is None:
         return None
     return _plan_by(target.deep_library, block, step, not target.atomic_sums)
@@ -306,7 +308,7 @@ def _choose(block: Convolution, step: CallStep, target: Any) -> LaunchSequence |
 
 @record
 class _RecordedRequests:
-    """A fake library that supports nothing, and records the requests."""
+    """A ``DeepLibrary`` that supports nothing and records requests, to explain refusals."""
 
     calls: list[ConvolutionCall]
 

@@ -1,6 +1,7 @@
-"""Products of matrices on GPUs: one library call as calls of a GEMM.
+"""Provider of matrix products by cuBLAS: a product as calls of a GEMM, without copies.
 
-Operands are views: transposition is a flag, and batch dimensions are steps; nothing is copied.
+Transposed operands become flags, and a batch dimension a stride. A second batch dimension takes a
+call for each of its elements.
 """
 
 from __future__ import annotations
@@ -33,12 +34,15 @@ from gpuflow.targets.layouts.product_axes import (
 _FLOAT32 = np.dtype(np.float32)
 _HALVES = (np.dtype(np.float16), dtypes.bfloat16)
 _FULL = (_FLOAT32, np.dtype(np.float64), np.dtype(np.complex64), np.dtype(np.complex128))
-_ROUNDED = (_FLOAT32, np.dtype(np.complex64))  # to TF32, where that is allowed
-_MOST_CALLS = 64  # of a batch with two axes; more go to the library
+_ROUNDED = (_FLOAT32, np.dtype(np.complex64))  # dtypes that may be rounded to TF32 if requested
+_MOST_CALLS = 64  # most calls of a batch with two axes; larger ones are left to CuPy
 
 
 def _choose(product: Product, step: CallStep, target: Any) -> LaunchSequence | None:
-    """Accumulate in float32 for operands of 16 bits, else in the operands' dtype."""
+    """The launch sequence of a product; None if no GEMM supports its layouts and dtypes.
+
+    It accumulates in float32 for operands of 16 bits, else in their dtype.
+    """
     del target
     left, right, *others = step.operands
     dtype, out_dtype = left.aval.dtype, step.eqn.outputs[0].aval.dtype
@@ -53,7 +57,8 @@ def _choose(product: Product, step: CallStep, target: Any) -> LaunchSequence | N
         sequence.multiply(gemm)
         return sequence
     (left_at, right_at, _), *_ = gemm.locations
-    # The bias, or its gradient; and the auxiliary buffer, written forward and read backward.
+    # By False: the bias, or its gradient. By True: the auxiliary buffer, which the forward pass
+    # writes and the gradient reads.
     extras: dict[bool, At] = {}
     is_gradient = product.epilogue.gradient
     for index, other in enumerate(others, 2):

@@ -1,4 +1,7 @@
-"""Reduction of rows by index on GPUs: indices are sorted, and runs of equal ones are reduced."""
+"""Provider of reductions of rows by index: sorts the indices, then reduces runs of equal ones.
+
+See kernels/runs.py. The order of reduction depends on indices and sizes only.
+"""
 
 from __future__ import annotations
 
@@ -12,21 +15,22 @@ import gpuflow.kernels.scan as scan
 from gpuflow.base import dtypes
 from gpuflow.core.aval import storage_dtype
 from gpuflow.core.blocks import Runs
-from gpuflow.targets.cuda.library.copy_forms import index_reaching
+from gpuflow.targets.cuda.library.copy_forms import TakeScalars, index_reaching
 from gpuflow.targets.cuda.library.launch_sequence import (
     WIDE,
     At,
     LaunchSequence,
     number_kind,
     on_rows,
+    scalar_arguments,
     uint_pointer,
 )
 from gpuflow.targets.cuda.library.scans import COMBINES
 from gpuflow.targets.cuda.library.sorts import LONGEST_ROW, Key, add_order
 
 _INDEX, _ORDER, _FLAG = "int64", "*uint32", "*uint8"
-CHUNK = 32  # rows that a thread combines
-FEW = 128  # pairs that one thread scans
+CHUNK = 32  # rows, or pairs, that a thread combines
+FEW = 128  # most pairs that one thread scans
 
 
 def add_runs(
@@ -39,8 +43,11 @@ def add_runs(
     """Add the launches; False, and no launch, if kernels do not support the rows.
 
     Args:
-        sequence: receives the launches. runs: the operation. kinds: the operands' dtypes.
-        sources: indices, validity and rows, row-major. outs: indices, their validity, and rows.
+        sequence: receives the launches.
+        runs: the operation.
+        sources: locations of indices, validity and rows, row-major.
+        outs: locations of indices, their validity, and rows.
+        kinds: dtypes of the operands.
     """
     stored = storage_dtype(kinds[2])
     if runs.combine is None:
@@ -87,7 +94,11 @@ def add_runs(
 def _add_sorted_indices(
     sequence: LaunchSequence, runs: Runs, indices: At, is_valid: At
 ) -> tuple[At, str, At]:
-    """Sorted keys, the type of a pointer to them, and the row index of each."""
+    """Add the sort of the indices as unsigned keys; invalid ones become the largest key.
+
+    Returns:
+        Locations of the sorted keys, the type of a pointer to them, and the row index of each.
+    """
     bits = next(b for b in (8, 16, 24, 32, 40, 48, 64) if runs.limit < 1 << b)
     size = 4 if bits <= 32 else 8
     key_pointer, count = uint_pointer(size), runs.count
@@ -102,7 +113,8 @@ def _add_sorted_indices(
     key = Key(keys, key_pointer, sorting.UNSIGNED, bits)
     order = add_order(sequence, [key], (1, count, 1), {"DESCENDING": 0, "TOTAL_ORDER": 0})
     index, is_long = index_reaching(count)
-    sizes = [(index, n) for n in (count, count, 1, count)]
+    scalars = TakeScalars(count, length=count, inner=1, taken=count)
+    sizes = scalar_arguments(copying.take, index, scalars)
     sequence.for_each(
         copying.take,
         [(key_pointer, keys), (_ORDER, order), (key_pointer, in_order), ("*int32", order), *sizes],
@@ -120,7 +132,10 @@ def _add_pairs(
     wide: str,
     constants: dict[str, int],
 ) -> None:
-    """Scan pairs (chunks, width) in place, recursively if there are many."""
+    """Add the segmented scan of pairs (total, begins) of shape (chunks, width), in place.
+
+    It is recursive if there are more than FEW.
+    """
     count, width = shape
     few = count <= FEW
     chunk = count if few else CHUNK

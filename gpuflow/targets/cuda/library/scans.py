@@ -1,4 +1,8 @@
-"""Cumulative reductions on GPUs: rows are cut into chunks by the shape alone."""
+"""Provider of cumulative reductions (prefix scans); the shape alone determines the chunks.
+
+A long row takes three steps: totals of chunks, a (recursive) scan of these totals, and a scan of
+each chunk. The latter starts with the total before the chunk.
+"""
 
 from __future__ import annotations
 
@@ -29,15 +33,15 @@ COMBINES = {
 }
 
 _INDEX = "int64"
-_LONG = 32  # elements of a row for which a warp is worth it
-_ITEMS = 8  # of a thread in one iteration
-_FEW_ITEMS = 2  # where combining takes so much code that loops would not be unrolled
-ENOUGH_ROWS = 512  # blocks that keep a GPU busy
-LONGEST_CHUNK = 1 << 14  # elements that a block scans in iterations
-ROW_CHUNK = 1 << 13
-_MOST_CHUNKS = 1 << 10
-LONGEST_COLUMN = 64  # elements that a thread takes
-ENOUGH_THREADS = 1 << 17
+_LONG = 32  # rows up to this length are scanned by a thread each, longer ones by a block
+_ITEMS = 8  # elements of a thread in one iteration
+_FEW_ITEMS = 2  # the same for logaddexp, whose code is too long for more unrolled iterations
+ENOUGH_ROWS = 512  # rows, with a block each, that keep a GPU busy without chunks
+LONGEST_CHUNK = 1 << 14  # longest row that one block scans in iterations
+ROW_CHUNK = 1 << 13  # least length of a chunk of a row
+_MOST_CHUNKS = 1 << 10  # of a row
+LONGEST_COLUMN = 64  # longest column that one thread scans
+ENOUGH_THREADS = 1 << 17  # threads that keep a GPU busy
 _WIDE_KINDS = {kernels.BFLOAT16: kernels.FLOAT32, kernels.FLOAT16: kernels.FLOAT32}
 
 
@@ -51,15 +55,16 @@ def add_running(
     """Add the launches of a cumulative op; False if kernels do not support the dtype.
 
     Args:
-        sequence: receives the launches. scan: the operation. sources, outs: the operand and the
-            output, row-major.
-        kinds: the operand's dtype.
+        sequence: receives the launches.
+        scan: the operation.
+        sources, outs: locations of the operand and the output, row-major.
+        kinds: dtype of the operand.
     """
     stored = storage_dtype(kinds[0])
     if dtypes.is_complex(stored):
         if scan.combine != "add":
             return False
-        # Real and imaginary components are two adjacent sums.
+        # Real and imaginary components are two interleaved scans.
         stored = np.dtype(f"f{stored.itemsize // 2}")
         scan = Scan("add", scan.outer, scan.length, 2 * scan.inner, scan.reverse)
     scalar_kind = number_kind(stored)
@@ -72,8 +77,10 @@ def add_scan(sequence: LaunchSequence, scan: Scan, kind: int, pointer: str, x: A
     """Add the launches of a scan.
 
     Args:
-        sequence: receives the launches. scan: the operation. kind, pointer: see ``number_kind``.
-        x, y: locations of the elements and of the results, which may be the same.
+        sequence: receives the launches.
+        scan: the operation.
+        kind, pointer: KIND and pointer type of the elements, see ``number_kind``.
+        x, y: locations of the elements and of the results, which may be equal.
     """
     in_rows = scan.inner == 1 and scan.length > _LONG
     chunk = _row_chunk(scan) if in_rows else _column_chunk(scan)

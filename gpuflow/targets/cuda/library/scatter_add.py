@@ -1,19 +1,44 @@
-"""Rows added to arrays on GPUs by atomic additions."""
+"""Provider of scatter-add by atomic additions; sums of floats may differ between runs."""
 
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Any
+from math import prod
+from typing import Any, NamedTuple
 
 import gpuflow.kernels.atomic_sums as kernels
 from gpuflow.base import dtypes
 from gpuflow.core.aval import storage_dtype
 from gpuflow.core.blocks import AtomicSums
 from gpuflow.core.views import contiguous
-from gpuflow.targets.cuda.library.launch_sequence import At, LaunchSequence, on_rows
+from gpuflow.targets.cuda.library.launch_sequence import (
+    At,
+    LaunchSequence,
+    on_rows,
+    scalar_arguments,
+)
 
 _INDEX = "int64"
-_MOST_DIMS = 3  # of windows
+_MOST_DIMS = 3  # dimensions of a window in the kernel; smaller windows are padded
+
+
+class _RowScalars(NamedTuple):
+    """The scalar arguments of ``add_rows``: its parameters after ``out``, in order.
+
+    Attributes:
+        threads: elements of all rows, with a thread for each.
+        width: elements of a window.
+        size1, size2: sizes of a window's dimensions but the outermost, padded to _MOST_DIMS.
+        step0, step1, step2: strides of a window in the array, in elements.
+    """
+
+    threads: int
+    width: int
+    size1: int
+    size2: int
+    step0: int
+    step1: int
+    step2: int
 
 
 def add_atomic_sums(
@@ -23,11 +48,15 @@ def add_atomic_sums(
     outs: Sequence[At],
     kinds: Sequence[Any],
 ) -> bool:
-    """Add the launches: copy the array, or clear it, and add all rows to it.
+    """Add the launches: copy or clear the array, then add all rows to it; always returns True.
 
     Args:
-        sequence: receives the launches. sums: the operation. kinds: the operands' dtypes.
-        sources: the array, unless it is fresh; indices, validity and rows. outs: the result.
+        sequence: receives the launches.
+        sums: the operation.
+        sources: locations of the array (unless it is fresh, and starts as zeros), of indices,
+            validity and rows.
+        outs: location of the result.
+        kinds: dtypes of the operands.
     """
     dtype, (out,) = storage_dtype(kinds[-1]), outs
     components = 2 if dtypes.is_complex(dtype) else 1
@@ -40,15 +69,12 @@ def add_atomic_sums(
         sequence.copy(sources[0], out, contiguous((sums.size,)), dtype)
     indices, is_valid, rows = sources[-3:]
     dims = [(1, 0)] * (_MOST_DIMS - len(sums.window)) + list(sums.window)
-    width = 1
-    for size, _ in dims:
-        width *= size
+    width = prod(size for size, _ in dims)
     threads = sums.count * width
-    sizes = [threads, width, dims[1][0], dims[2][0], *[step for _, step in dims]]
+    scalars = _RowScalars(threads, width, dims[1][0], dims[2][0], *[step for _, step in dims])
     arrays = [(pointer, rows), ("*int64", indices), ("*uint8", is_valid), (pointer, out)]
-    sequence.for_each(
-        kernels.add_rows, [*arrays, *[(_INDEX, n) for n in sizes]], threads, constants
-    )
+    arguments = [*arrays, *scalar_arguments(kernels.add_rows, _INDEX, scalars)]
+    sequence.for_each(kernels.add_rows, arguments, threads, constants)
     return True
 
 

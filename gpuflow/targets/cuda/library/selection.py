@@ -1,4 +1,4 @@
-"""Top k of long rows on GPUs: selected, and then sorted."""
+"""Launches of radix select (kernels/selection.py); ``sorts`` uses it for the top k of long rows."""
 
 from __future__ import annotations
 
@@ -12,9 +12,9 @@ from gpuflow.targets.cuda.library.launch_sequence import At, LaunchSequence, num
 from gpuflow.targets.cuda.library.scans import add_scan
 
 _INDEX, _ORDER = "int64", "*uint32"
-_DIGIT = 8
+_DIGIT = 8  # bits
 _THREADS = 256
-FEWEST_BITS = 16  # of keys: a sort by one digit is as short
+FEWEST_BITS = 16  # of keys; with a single digit, sorting is as fast
 
 
 def add_selected(
@@ -24,22 +24,26 @@ def add_selected(
     k: int,
     constants: dict[str, int],
 ) -> tuple[At, At]:
-    """Add the launches that find the ``k`` smallest keys of rows.
+    """Add the launches that find the ``k`` smallest keys of each row.
 
     Args:
-        sequence: receives the launches. key: the type of a pointer to the keys, and where they are.
-        rows: (outer, length, inner). kept: how many, less than the length.
-        constants: of radix_sort.py, for blocks of 256 threads.
+        sequence: receives the launches.
+        key: type of a pointer to the keys, and their location.
+        rows: (outer, length, inner).
+        k: number of keys to select, from 1 to less than the length.
+        constants: constants of radix_sort.py, for blocks of 256 threads.
 
     Returns:
-        The keys, (rows, kept), and their indices in their rows, uint32: in the rows' order.
+        Locations of the keys (rows, k), and of their indices in their rows as uint32, both in the
+        order of the rows.
     """
     count, length, inner = rows[0] * rows[2], rows[1], rows[2]
     bits, size = constants["BITS"], constants["STORAGE_BITS"] // 8
     key_pointer = f"*uint{8 * size}"
     tiles = -(-length // constants["TILE"])
     shifts = range(bits - _DIGIT, -1, -_DIGIT)
-    # State before each digit, and after the last one: the prefix found, and the remaining count.
+    # State before each digit, and after the last one: the prefix of the k-th least key, and the
+    # count still to select.
     prefixes = sequence.memory((len(shifts) + 2) * count * size)
     remaining = sequence.memory((len(shifts) + 2) * count * 4)
     counts = sequence.memory((len(shifts) + 1) * count * 1024)
@@ -84,7 +88,7 @@ def add_selected(
 
 
 def prepared_key_constants(constants: dict[str, int]) -> dict[str, int]:
-    """Constants of radix_sort.py for keys that are prepared already."""
+    """Constants of radix_sort.py for keys that are codes: unsigned integers in sorted order."""
     return {
         **constants,
         "KIND": sorting.CODES,

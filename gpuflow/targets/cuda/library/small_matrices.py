@@ -1,4 +1,4 @@
-"""Batches of small matrices on GPUs: a warp for each."""
+"""Provider of decompositions and triangular solves of small matrices: a warp for each matrix."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ from gpuflow.targets.cuda.library.launch_sequence import At, LaunchSequence, on_
 
 _INDEX = "int64"
 _LANES = 32  # threads of a warp
-_AREA = _LANES * kernels.PITCH  # elements of shared memory for a matrix
+_AREA = _LANES * kernels.PITCH  # elements of a matrix's tile in shared memory
 
 
 def add_matrices(
@@ -38,8 +38,10 @@ def add_matrices(
     """Add the launch of an op on a batch of matrices; False if they are too large for a warp.
 
     Args:
-        sequence: receives the launches. matrices: the operation.
-        sources, outs: operands and outputs, row-major. kinds: the operands' dtypes.
+        sequence: receives the launches.
+        matrices: the operation.
+        sources, outs: locations of operands and outputs, row-major.
+        kinds: dtypes of the operands.
     """
     del kinds
     if matrices.fits_a_warp:
@@ -47,12 +49,13 @@ def add_matrices(
     return matrices.fits_a_warp
 
 
+# The kernel, the number of matrices, its arguments (ints are int64 scalars), and constants.
 _Call = tuple[Callable[..., None], int, list[Any], dict[str, int]]
 _Matrices = Callable[[Any, Sequence[At], Sequence[At], str], _Call]
 
 
 def _real(call: _Matrices) -> Callable[..., None]:
-    """A function that adds the launch of a kernel for real matrices."""
+    """Turn a function that gives a ``_Call`` into one that adds its launch; for real matrices."""
 
     def add(
         sequence: LaunchSequence, matrices: Any, sources: Sequence[At], outs: Sequence[At]
@@ -118,15 +121,15 @@ def _eigh(m: Eigh, sources: Sequence[At], outs: Sequence[At], pointer: str) -> _
 
 # --- general eigenvalues -------------------------------------------------------------------
 
-_BLOCK_BYTES = 48 << 10  # of shared memory by default on every GPU
-_MOST_WARPS = 4
-ITERATIONS_PER_ROW = 30  # of the iteration, for each row
+_BLOCK_BYTES = 48 << 10  # shared memory that every GPU gives a block by default
+_MOST_WARPS = 4  # per block
+ITERATIONS_PER_ROW = 30  # most iterations, per row of a matrix
 
 
 def _add_eig(
     sequence: LaunchSequence, matrices: Eig, sources: Sequence[At], outs: Sequence[At]
 ) -> None:
-    """Eigenvalues, then the requested left and right vectors."""
+    """Add the launch for general eigenvalues, with the requested left and right eigenvectors."""
     dtype = matrices.dtype
     is_complex = dtypes.is_complex(dtype)
     real_dtype = np.dtype(f"f{dtype.itemsize // 2}") if is_complex else dtype
@@ -156,7 +159,7 @@ def _add_eig(
 
 
 def _tiles(is_complex: bool, has_vectors: bool) -> dict[str, int]:
-    """Offsets in elements of a matrix's tiles in shared memory, and their count."""
+    """Constants: element offsets of a matrix's tiles in shared memory, and their number."""
     names = ["T"]
     names += ["T_IMAG"] if is_complex else []
     names += ["Z"] if has_vectors else []

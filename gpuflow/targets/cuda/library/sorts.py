@@ -1,4 +1,4 @@
-"""Sorts on GPUs: the passes of a stable radix sort, and gathers in the resulting order."""
+"""Provider of sorts: a stable radix sort (kernels/radix_sort.py), and gathers in its order."""
 
 from __future__ import annotations
 
@@ -15,33 +15,35 @@ from gpuflow.base.records import record
 from gpuflow.core.aval import storage_dtype
 from gpuflow.core.blocks import Sort
 from gpuflow.kernels.selection import clear
-from gpuflow.targets.cuda.library.copy_forms import index_reaching, rows_grid
+from gpuflow.targets.cuda.library.copy_forms import TakeScalars, index_reaching, rows_grid
 from gpuflow.targets.cuda.library.launch_sequence import (
     At,
     LaunchSequence,
     number_kind,
     on_rows,
+    scalar_arguments,
     uint_pointer,
 )
 from gpuflow.targets.cuda.library.selection import FEWEST_BITS, add_selected, prepared_key_constants
 
 _INDEX, _ORDER = "int64", "*uint32"
-_SHAPES = ((32, 1), (64, 4), (128, 8))  # threads of a block, and elements of a thread
-_DIGIT = 8
-LONGEST_TILE = {32: 4096, 64: 2048}  # elements that one block sorts, by storage bits of keys
+_SHAPES = ((32, 1), (64, 4), (128, 8))  # for short rows: threads per block, elements per thread
+_DIGIT = 8  # bits
+LONGEST_TILE = {32: 4096, 64: 2048}  # most elements that one block sorts, by storage bits of keys
 _THREADS = 256
-LONGEST_ROW = 1 << 31
-_RESIDENT = 2  # blocks of a pass that a multiprocessor has at once, at least
-_MOST_CHUNKS = 1024  # blocks that count the digits of a row
+LONGEST_ROW = 1 << 31  # rows must be shorter
+_RESIDENT = 2  # blocks of a pass that a multiprocessor must be able to run at once
+_MOST_CHUNKS = 1024  # most blocks that count the digits of a row
 
 
 class Key(NamedTuple):
-    """The key of sorted rows.
+    """A sort key: one scalar of each element of an array.
 
     Attributes:
-        location, pointer: its location, and the type of a pointer to it.
+        location, pointer: location of the array, and type of a pointer to its scalars.
         kind, bits, nan_above: see kernels/radix_sort.py.
-        components, component: scalars of each element, and the index of this key's.
+        components: scalars per element (2 for complex numbers).
+        component: index of this key among them.
     """
 
     location: At
@@ -54,7 +56,7 @@ class Key(NamedTuple):
 
     @property
     def storage_bits(self) -> int:
-        """Bits of the stored sort keys."""
+        """Bits in which codes (unsigned keys in sorted order) are stored."""
         return 64 if self.bits > 32 else 32
 
 
@@ -75,12 +77,15 @@ class _Rows:
 
 
 @lru_cache(64)
-def key_form(dtype: Any) -> tuple[int, int, int, int] | None:
-    """Kind, bits, largest magnitude other than nan, and components; None if unsupported."""
+def key_format(dtype: Any) -> tuple[int, int, int, int] | None:
+    """KIND, bits, bits of the largest value but nan, and components of a dtype.
+
+    None if kernels cannot sort the dtype.
+    """
     stored = storage_dtype(dtype)
     if dtypes.is_complex(stored):
-        form = key_form(np.dtype(f"f{stored.itemsize // 2}"))
-        return None if form is None else (*form[:3], 2)
+        fields = key_format(np.dtype(f"f{stored.itemsize // 2}"))
+        return None if fields is None else (*fields[:3], 2)
     if stored in dtypes.NARROW_INTEGERS:
         kind = kernels.UNSIGNED if dtypes.is_unsigned(stored) else kernels.SIGNED
         return kind, dtypes.bits_of(stored), 0, 1
@@ -112,14 +117,16 @@ def add_order(
     rows: tuple[int, int, int],
     constants: dict[str, int],
 ) -> At:
-    """Add the launches that find the order of rows by keys, the first one primary.
+    """Add the launches that find the order (argsort) of rows by keys.
 
     Args:
-        sequence: receives the launches. keys: the sort keys. rows: (outer, length, inner).
-        constants of the sort keys: ``DESCENDING`` and ``TOTAL_ORDER``.
+        sequence: receives the launches.
+        keys: the sort keys, the primary one first.
+        rows: (outer, length, inner).
+        constants: ``DESCENDING`` and ``TOTAL_ORDER``, for all keys.
 
     Returns:
-        The order, uint32 (rows, length).
+        Location of the order, uint32 of shape (rows, length).
     """
     shape = _Rows(*rows)
     size = 4 * shape.count * shape.length
@@ -148,7 +155,7 @@ def _key_constants(key: Key) -> dict[str, int]:
 def _add_tile(
     sequence: LaunchSequence, key: Key, order: At, shape: _Rows, constants: dict[str, int]
 ) -> None:
-    """Short rows: one launch."""
+    """Add the launch that sorts short rows, a block for each."""
     threads, items = _tile_shape(key, shape)
     sequence.launch(
         kernels.sort_tile,
@@ -160,7 +167,7 @@ def _add_tile(
 
 
 def _tile_shape(key: Key, shape: _Rows) -> tuple[int, int]:
-    """Threads of a block that sorts a short row by itself, and elements of each."""
+    """Threads of a block that sorts a short row, and elements per thread."""
     fitting = [pair for pair in _SHAPES if pair[0] * pair[1] >= shape.length]
     return fitting[0] if fitting else (_THREADS, LONGEST_TILE[key.storage_bits] // _THREADS)
 
@@ -168,7 +175,7 @@ def _tile_shape(key: Key, shape: _Rows) -> tuple[int, int]:
 def _add_keys_alone(
     sequence: LaunchSequence, key: Key, out: At, shape: _Rows, constants: dict[str, int]
 ) -> None:
-    """Sort keys alone, without an order of the rows."""
+    """Add the launches that sort values directly, without an order."""
     constants = {**_key_constants(key), "ORDERED": 0, **constants}
     if shape.length <= LONGEST_TILE[key.storage_bits]:
         threads, items = _tile_shape(key, shape)
@@ -183,8 +190,8 @@ def _add_keys_alone(
     passes = _Passes(sequence, key, shape, constants)
     shifts = range(0, key.bits, _DIGIT)
     size = int(key.pointer.removeprefix("*uint")) // 8 * shape.count * shape.length
-    # Passes alternate between two buffers, the last of which is the result; if the rows of the
-    # result are not contiguous, a third buffer has them until the last pass.
+    # Passes alternate between two buffers, of which the result is one if its rows are contiguous.
+    # Otherwise there are two spare buffers, and only the last pass writes the result.
     spare = [sequence.memory(size) for _ in range(min(len(shifts) - 1, 1 + (shape.inner > 1)))]
     if shape.inner == 1:
         spare.append(out)
@@ -215,11 +222,11 @@ def _add_keys_alone(
 
 
 class _Passes:
-    """Common state of the passes over long rows; adds the launches that count all digits.
+    """Buffers of the passes over long rows; the constructor adds launches that count all digits.
 
     Attributes:
-        grid: of each pass, a block for each tile.
-        constants: of its kernel.
+        grid: grid of each pass, with a block for each tile.
+        constants: constants of each pass's kernel.
     """
 
     def __init__(
@@ -249,7 +256,7 @@ class _Passes:
         )
 
     def buffers(self, number: int) -> list[tuple[str, At]]:
-        """Buffers of a pass: totals of digits, sums of tiles, those that it clears, and tickets."""
+        """Arguments of pass ``number``: digit totals, tile sums, sums to clear, and tickets."""
         buffers = [
             self._totals.plus(number * self._row_bytes),
             self._sums[number % 2],
@@ -266,7 +273,14 @@ def _add_passes(
     shape: _Rows,
     constants: dict[str, int],
 ) -> tuple[At, At]:
-    """Long rows: count all digits, then a pass for each. Returns the order and the spare buffer."""
+    """Add the launches that sort long rows: digit counts, then a pass per digit.
+
+    Args:
+        orders: locations of the initial order and of a spare buffer of the same size.
+
+    Returns:
+        The locations of the final order and of the spare buffer: the same two, maybe swapped.
+    """
     bits = key.storage_bits
     size = bits // 8 * shape.count * shape.length
     key_buffers = [sequence.memory(size), sequence.memory(size)]
@@ -327,15 +341,18 @@ def add_sort(
     """Add the launches of a sort; False, and no launch, if kernels do not support its keys.
 
     Args:
-        sequence: receives the launches. sort: the operation.
-        sources: row-major operands. outs: outputs. kinds: the operands' dtypes.
+        sequence: receives the launches.
+        sort: the operation.
+        sources: locations of row-major operands, of which the first ``sort.keys`` are keys.
+        outs: locations of the sorted operands, and optionally of int32 positions.
+        kinds: dtypes of the operands.
     """
     keys: list[Key] = []
     for location, dtype in list(zip(sources, kinds, strict=True))[: sort.keys]:
-        form = key_form(dtype)
-        if form is None or sort.length >= LONGEST_ROW:
+        fields = key_format(dtype)
+        if fields is None or sort.length >= LONGEST_ROW:
             return False
-        kind, bits, largest, components = form
+        kind, bits, largest, components = fields
         pointer = uint_pointer(storage_dtype(dtype).itemsize // components)
         keys += [
             Key(location, pointer, kind, bits, largest, components, component)
@@ -354,7 +371,8 @@ def add_sort(
         order = add_order(sequence, keys, rows, constants)
     count = sort.outer * sort.out_length * sort.inner
     index, is_long = index_reaching(sort.outer * sort.length * sort.inner)
-    sizes = [(index, n) for n in (count, sort.length, sort.inner, sort.out_length)]
+    scalars = TakeScalars(count, sort.length, sort.inner, taken=sort.out_length)
+    sizes = scalar_arguments(copying.take, index, scalars)
     has_positions = len(outs) > len(sources)
     for number, (source, out, dtype) in enumerate(zip(sources, outs, kinds, strict=False)):
         pointer = uint_pointer(storage_dtype(dtype).itemsize)
@@ -371,7 +389,7 @@ def add_sort(
 
 
 def _is_selected(sort: Sort, key: Key) -> bool:
-    """Whether a row is too long for a block's sort, but the requested selection is not."""
+    """Whether to select before sorting: rows are too long for one block, the selection is not."""
     tile = LONGEST_TILE[key.storage_bits]
     return key.bits >= FEWEST_BITS and sort.out_length <= tile < sort.length and key.components == 1
 
@@ -383,7 +401,7 @@ def _add_selected_order(
     k: int,
     constants: dict[str, int],
 ) -> At:
-    """The first ``k`` of the order, (rows, k)."""
+    """Add a selection and the sort of its result; location of the order (rows, k)."""
     items = LONGEST_TILE[key.storage_bits] // _THREADS
     key_constants = {**_key_constants(key), "ORDERED": 0, **constants, **_block(_THREADS, items)}
     least_keys, order = add_selected(sequence, (key.pointer, key.location), rows, k, key_constants)

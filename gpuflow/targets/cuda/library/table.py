@@ -1,4 +1,4 @@
-"""Blocks of GPUs, and their providers. The first that supports one is used, else CuPy."""
+"""Providers of library calls on GPUs: the first that supports a call is used, else CuPy."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The compilation target of GPUs: launches of kernels, and requirements of library calls."""
+"""The compilation target of GPUs: its schedules, and its providers of library calls."""
 
 from __future__ import annotations
 
@@ -21,16 +21,16 @@ from gpuflow.targets.cuda.library.table import PROVIDERS
 from gpuflow.targets.cuda.runtime.driver.api import Epilogues
 from gpuflow.targets.cuda.runtime.driver.launch import launched_kernel
 
-_COLUMNS = 8  # columns of a product with an epilogue are a multiple of it
+_COLUMNS = 8  # cublasLt's epilogues are used if the number of columns is a multiple of it
 
 
 class GpuTarget(PlainTarget):
-    """Some reductions are split; library calls are implemented by providers.
+    """The target of plans for GPUs of one model, with one thread's settings.
 
     Args:
         atomic_sums, excess_precision: as in ``Target``.
-        deep_library: of convolutions and attention; None: all are handwritten kernels.
-        epilogues: a library of products with epilogues; None: products have none.
+        deep_library: the library of convolutions and attention; None: use handwritten kernels.
+        epilogues: the library of products with epilogues; None: do not fuse epilogues.
     """
 
     on_gpu = True
@@ -49,7 +49,7 @@ class GpuTarget(PlainTarget):
         self.deep_library = deep_library
 
     def choice_of(self, step: CallStep) -> LaunchSequence | None:
-        """The launches of a call; None if a library computes it."""
+        """The launch sequence of a call; None if CuPy computes it. Empty if outputs are."""
         block = block_of(step.eqn)
         if block is not None and not any([var.aval.size for var in step.eqn.outputs]):
             return LaunchSequence(len(step.operands) + len(step.outputs))
@@ -57,11 +57,11 @@ class GpuTarget(PlainTarget):
         return choice
 
     def maker_of(self, step: CallStep) -> str:
-        """The provider, with a library's version, and the reasons against others."""
+        """The name of a call's provider, with its version, and why others do not apply."""
         return maker(PROVIDERS, block_of(step.eqn), step, self)
 
     def offers(self, call: Eqn) -> bool:
-        """Whether the library has a product with an epilogue."""
+        """Whether the library of epilogues supports ``call``, a product with an epilogue."""
         block = block_of(call)
         if self._epilogues is None or not isinstance(block, Product) or block.epilogue is None:
             return False
@@ -79,7 +79,7 @@ class GpuTarget(PlainTarget):
 def chosen_gpu_target(
     deep_library: DeepLibrary | None = None, epilogues: Epilogues | None = None
 ) -> GpuTarget:
-    """The target of programs with this thread's settings; devices of one model have one."""
+    """The target for this thread's settings; devices of one model share it, and so share plans."""
     settings = config.trace_context()
     if not config.environment.cuda_epilogues:
         epilogues = None
@@ -93,5 +93,5 @@ def gpu_target(
     deep_library: DeepLibrary | None = None,
     epilogues: Epilogues | None = None,
 ) -> GpuTarget:
-    """The target of programs with these settings, one object for each."""
+    """The target for these settings; the same object for equal arguments."""
     return GpuTarget(atomic_sums, excess_precision, deep_library, epilogues)

@@ -1,4 +1,4 @@
-"""User kernels on GPUs: their arguments."""
+"""Provider of kernels of users: converts their arguments to argument slots."""
 
 from __future__ import annotations
 
@@ -31,7 +31,13 @@ def _choose(kernel: UserKernel, step: CallStep, target: Any) -> LaunchSequence:
 def _launch(
     kernel: UserKernel, locations: Sequence[At], avals: Sequence[ShapedArray], count: int
 ) -> UserLaunch:
-    """The argument slots of a launch: Numba's arrays, or pointers, and scalars."""
+    """The launch of a user's kernel: arrays become pointers (CUDA C) or Numba's array structs.
+
+    Args:
+        kernel: the kernel; its parameters are scalars, or indices of arrays.
+        locations, avals: all arrays: operands, then outputs.
+        count: number of operands.
+    """
     types: list[ParameterType] = []
     slots: list[At | int] = []
     touches: list[Touched] = []
@@ -42,7 +48,7 @@ def _launch(
             continue
         aval, dtype = avals[parameter], storage_dtype(avals[parameter].dtype)
         types.append(ArrayType(dtype.name, len(aval.shape)))
-        before, after = ([], []) if isinstance(kernel.code, CudaText) else _numbas(aval, dtype)
+        before, after = ([], []) if isinstance(kernel.code, CudaText) else _fields(aval, dtype)
         slots += before
         is_output = parameter >= count
         begins = is_output and kernel.begins[parameter - count] is not None
@@ -54,18 +60,18 @@ def _launch(
     return UserLaunch(kernel, tuple(types), tuple(slots), tuple(touches))
 
 
-def _numbas(aval: ShapedArray, dtype: np.dtype) -> tuple[list[int], list[int]]:
-    """The fields before and after the address in an array of Numba.
+def _fields(aval: ShapedArray, dtype: np.dtype) -> tuple[list[int], list[int]]:
+    """The fields of Numba's array struct before and after its address.
 
-    Its owner and parent, both null, the number of elements and the bytes of one; then sizes, and
-    strides in bytes.
+    Before: owner and parent (both null), number of elements, and size of an element in bytes.
+    After: sizes, and strides in bytes.
     """
     strides = [prod(aval.shape[k + 1 :]) * dtype.itemsize for k in range(len(aval.shape))]
     return [0, 0, prod(aval.shape), dtype.itemsize], [*aval.shape, *strides]
 
 
 def _bits(number: np.generic) -> int:
-    """A scalar as the low bytes of a slot."""
+    """The bits of a scalar in the low bytes of an argument slot."""
     return int.from_bytes(number.tobytes().ljust(8, b"\0"), "little", signed=True)
 
 

@@ -1,7 +1,8 @@
-"""Arithmetic that printed CUDA source may call and that Numba does not have, or defines otherwise.
+"""Numba intrinsics for arithmetic that Numba lacks, or defines differently from KernelIR.
 
-Operations that are undefined on a GPU are defined as in docs/kernel_ir.md: division by zero, shifts
-by the width or more, conversion of nan and of values out of range, max and min of nan and of -0.0.
+docs/kernel_ir.md defines operations that are undefined on a GPU: division by zero, shifts by the
+width or more, conversions of nan and of values out of range. Max and min treat nan and -0.0 as
+defined there, too.
 """
 
 from __future__ import annotations
@@ -23,7 +24,7 @@ THREEFRY_PARITY = 0x1BD11BDA
 
 
 def arithmetic_intrinsics(tools: NumbaCuda) -> dict[str, Any]:
-    """All functions of this file by name."""
+    """All intrinsics of this module by name."""
     return {
         **_extremes(tools),
         **_conversions(tools),
@@ -42,13 +43,13 @@ def _by_name(*functions: Any) -> dict[str, Any]:
 def _asm(
     ir: ModuleType, builder: Any, text: str, constraints: str, result: Type, args: list[NamedValue]
 ) -> NamedValue:
-    """One PTX instruction without side effects."""
+    """Emit one PTX instruction without side effects; returns its result."""
     kind = ir.FunctionType(result, [arg.type for arg in args])
     return builder.call(ir.InlineAsm(kind, text, constraints), args)
 
 
 def _extremes(tools: NumbaCuda) -> dict[str, Any]:
-    """Float maximum and minimum: nan wins over any number, and -0.0 is below 0.0."""
+    """Float maximum and minimum: nan if any operand is nan; -0.0 is less than 0.0."""
     ir, types = tools.llvm, tools.types
 
     def emit(name):
@@ -80,7 +81,7 @@ def _conversions(tools: NumbaCuda) -> dict[str, Any]:
 
     @tools.intrinsic
     def saturate(typingctx, value, dtype):
-        """Float to integer: truncates, keeps to the range of ``dtype``, and nan gives 0."""
+        """Float to integer: truncates and saturates to the range of ``dtype``; nan gives 0."""
         target = dtype.instance_type
 
         def emit(context, builder, signature, args):
@@ -125,11 +126,11 @@ def _clamp(ir: ModuleType, builder: Any, value: NamedValue, target: Any) -> Name
 
 
 def _half_conversions(tools: NumbaCuda) -> dict[str, Any]:
-    """Between float32 and the 16 bits of a bfloat16 or float16, rounding to nearest even.
+    """Conversions between float32 and the 16 bits of a bfloat16 or float16, to nearest even.
 
-    Always a pair is rounded, with a zero as the other value: ``cvt.rn.bf16.f32`` of one value
-    becomes F2F, which a multiprocessor has few units for, and that of a pair F2FP, which is
-    arithmetic (in the SASS of sm_80, sm_90 and sm_100; not measured on a GPU).
+    A pair is rounded, with zero as the other value. ``cvt.rn.bf16.f32`` of a single value becomes
+    F2F, for which a multiprocessor has few units. That of a pair becomes F2FP, which runs on the
+    arithmetic units (in the SASS of sm_80, sm_90 and sm_100; not measured on a GPU).
     """
     ir, types = tools.llvm, tools.types
     half, i32, single = ir.IntType(16), ir.IntType(32), ir.FloatType()
@@ -157,7 +158,7 @@ def _half_conversions(tools: NumbaCuda) -> dict[str, Any]:
 
     @tools.intrinsic
     def round_to_bfloat16(typingctx, value):
-        """The float32 that is the nearest bfloat16, whose bits are its upper half."""
+        """Round a float32 to the nearest bfloat16, as a float32 whose lower 16 bits are 0."""
 
         def emit(context, builder, signature, args):
             return builder.bitcast(pair(builder, "bf16", args[0], zero), single)
@@ -188,27 +189,27 @@ def _half_conversions(tools: NumbaCuda) -> dict[str, Any]:
 
 
 def _float8_conversions(tools: NumbaCuda) -> dict[str, Any]:
-    """Between float32 and the 8 bits of each float8, in integer arithmetic.
+    """Conversions between float32 and the 8 bits of each float8, in integer arithmetic.
 
     Only two of the formats have instructions, and those only from compute capability 8.9.
     """
     types = tools.types
 
     def pair(storage):
-        form = FORMATS[storage]
+        float_format = FORMATS[storage]
 
         @tools.intrinsic
         def widen(typingctx, bits):
             def emit(context, builder, signature, args):
                 code = cast(IRValue(builder, args[0], "uint8"), "uint32")
-                return widen_by_bits(code, form).value
+                return widen_by_bits(code, float_format).value
 
             return types.float32(types.uint8), emit
 
         @tools.intrinsic
         def narrow(typingctx, value):
             def emit(context, builder, signature, args):
-                code = narrow_by_bits(IRValue(builder, args[0], "float32"), form)
+                code = narrow_by_bits(IRValue(builder, args[0], "float32"), float_format)
                 return cast(code, "uint8").value
 
             return types.uint8(types.float32), emit
@@ -219,11 +220,11 @@ def _float8_conversions(tools: NumbaCuda) -> dict[str, Any]:
 
 
 def _integer_division(tools: NumbaCuda) -> dict[str, Any]:
-    """Truncating division with a result for every pair of integers."""
+    """Truncating integer division, which is defined for all operands."""
     ir, types = tools.llvm, tools.types
 
     def safe_divisor(builder, signed, x, y):
-        """``y``, or 1 where the machine's division is undefined; and where ``y`` is zero."""
+        """``y``, or 1 if the machine's division is undefined; and whether ``y`` is zero."""
         zero, one = ir.Constant(y.type, 0), ir.Constant(y.type, 1)
         by_zero = builder.icmp_unsigned("==", y, zero)
         undefined = by_zero
@@ -268,7 +269,7 @@ def _integer_division(tools: NumbaCuda) -> dict[str, Any]:
 
     @tools.intrinsic
     def split_index(typingctx, index, extent):
-        """Quotient and remainder of an index by an extent; neither is negative."""
+        """Quotient and remainder of an index by an extent; neither operand may be negative."""
         wide = types.unliteral(index)
         if wide != types.unliteral(extent):
             return None
@@ -276,9 +277,9 @@ def _integer_division(tools: NumbaCuda) -> dict[str, Any]:
 
     @tools.intrinsic
     def next_index(typingctx, index, step):
-        """An index and a step, whose sum has the index's type and does not overflow.
+        """The sum of an index and a step, in the index's type; it must not overflow.
 
-        LLVM then computes the trip count of a loop. It does so for Numba's sums of 64 bits too.
+        LLVM relies on that to compute trip counts, as it does for Numba's sums of 64 bits.
         """
         return types.unliteral(index)(index, step), emit_next
 
@@ -294,7 +295,7 @@ def _integer_division(tools: NumbaCuda) -> dict[str, Any]:
 
 
 def _bit_functions(tools: NumbaCuda) -> dict[str, Any]:
-    """Shifts that are defined for every distance, and counts of bits."""
+    """Shifts that are defined for all distances, and counts of bits."""
     ir = tools.llvm
 
     def out_of_range(builder, distance):
@@ -372,7 +373,7 @@ def _random_bits(tools: NumbaCuda) -> dict[str, Any]:
 
     @tools.intrinsic
     def threefry2x32(typingctx, key0, key1, x0, x1):
-        """Two random uint32 of a counter (x0, x1) under a key: Threefry-2x32 with 20 rounds."""
+        """Threefry-2x32 with 20 rounds: two random uint32 from a key and a counter (x0, x1)."""
         unsigned = types.uint32
         pair = types.UniTuple(unsigned, 2)
         return pair(unsigned, unsigned, unsigned, unsigned), emit_threefry

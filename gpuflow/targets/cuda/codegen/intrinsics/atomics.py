@@ -1,10 +1,10 @@
-"""Atomic and relaxed accesses to memory that threads of a launch share, for handwritten kernels.
+"""Numba intrinsics for atomic and relaxed accesses to global memory, for handwritten kernels.
 
-Sums of integers do not depend on the order of threads; sums of floats do, in their last bits. A GPU
-flushes subnormal float32 numbers in such additions.
+Sums of floats depend on the order of threads, in their last bits; sums of integers do not. Float32
+additions flush subnormal numbers.
 
-``load_relaxed`` and ``store_relaxed`` are single accesses that other blocks see: repeated loads
-eventually see another block's store. They imply no other ordering.
+``load_relaxed`` and ``store_relaxed`` are accesses at GPU scope: repeated loads eventually see
+another block's store. They do not order other accesses.
 """
 
 from __future__ import annotations
@@ -15,10 +15,10 @@ from gpuflow.targets.cuda.codegen.toolchain import NumbaCuda
 
 
 def atomic_intrinsics(tools: NumbaCuda) -> dict[str, Any]:
-    """All functions of this file by name."""
+    """All intrinsics of this module by name."""
     ir, types = tools.llvm, tools.types
     i32 = ir.IntType(32)
-    forms = {
+    ptx_types = {
         types.float32: ("f32", "f"),
         types.float64: ("f64", "d"),
         types.int32: ("u32", "r"),
@@ -29,31 +29,31 @@ def atomic_intrinsics(tools: NumbaCuda) -> dict[str, Any]:
 
     @tools.intrinsic
     def atomic_add(typingctx, pointer, index, value):
-        """Add to ``pointer[index]``, of 32 or 64 bits in global memory."""
-        if pointer.dtype not in forms:
+        """Add to ``pointer[index]``, which must be of 32 or 64 bits in global memory."""
+        if pointer.dtype not in ptx_types:
             return None
-        kind, constraint = forms[pointer.dtype]
+        kind, constraint = ptx_types[pointer.dtype]
 
         def emit(context, builder, signature, args):
             address = builder.gep(args[0], [args[1]])
             number = context.cast(builder, args[2], signature.args[2], pointer.dtype)
-            form = ir.FunctionType(ir.VoidType(), [address.type, number.type])
+            asm_type = ir.FunctionType(ir.VoidType(), [address.type, number.type])
             text = f"red.global.add.{kind} [$0], $1;"
-            asm = ir.InlineAsm(form, text, f"l,{constraint},~{{memory}}", side_effect=True)
+            asm = ir.InlineAsm(asm_type, text, f"l,{constraint},~{{memory}}", side_effect=True)
             builder.call(asm, [address, number])
             return context.get_dummy_value()
 
         return types.void(pointer, index, value), emit
 
     def typed(pointer, index, has_result, text, more=()):
-        """An access to ``pointer[index]`` of uint32."""
+        """The signature and emitter of one PTX access to ``pointer[index]`` of uint32."""
 
         def emit(context, builder, signature, args):
             address, *values = builder.gep(args[0], [args[1]]), *args[2:]
             result = i32 if has_result else ir.VoidType()
-            form = ir.FunctionType(result, [address.type, *[value.type for value in values]])
+            asm_type = ir.FunctionType(result, [address.type, *[value.type for value in values]])
             constraints = ",".join([*(["=r"] if has_result else []), "l", *["r" for _ in values]])
-            asm = ir.InlineAsm(form, text, f"{constraints},~{{memory}}", side_effect=True)
+            asm = ir.InlineAsm(asm_type, text, f"{constraints},~{{memory}}", side_effect=True)
             called = builder.call(asm, [address, *values])
             return called if has_result else context.get_dummy_value()
 
@@ -68,12 +68,12 @@ def atomic_intrinsics(tools: NumbaCuda) -> dict[str, Any]:
 
     @tools.intrinsic
     def load_relaxed(typingctx, pointer, index):
-        """A uint32 that another block may store meanwhile."""
+        """Load a uint32 that another block may store concurrently."""
         return typed(pointer, index, True, "ld.relaxed.gpu.global.u32 $0, [$1];")
 
     @tools.intrinsic
     def store_relaxed(typingctx, pointer, index, value):
-        """Store a uint32 that another block may load meanwhile."""
+        """Store a uint32 that another block may load concurrently."""
         if value != types.uint32:
             return None
         return typed(pointer, index, False, "st.relaxed.gpu.global.u32 [$0], $1;", (value,))

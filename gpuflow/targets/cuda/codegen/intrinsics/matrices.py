@@ -1,18 +1,20 @@
-"""Intrinsics of handwritten kernels: tensor cores, registers as arrays, asynchronous copies.
+"""Numba intrinsics for tensor cores, arrays in registers, and asynchronous copies.
 
-An array "in registers" is a ``local_array`` with indices that are constants once loops are
-unrolled. A matrix instruction takes indices in such arrays: the start of its fragment.
+Handwritten kernels use them. An array is in registers if it is a ``local_array`` and its indices
+are constants after loops are unrolled. Matrix instructions take such arrays, each with the index at
+which a fragment starts.
 
-    load_matrices     four 8 x 8 matrices of 16-bit elements from shared memory: lanes 8i to 8i + 7
-                      give the starts of the rows of matrix i, 16 bytes aligned
-    multiply_*        acc[16 x 8] += a[16 x 16] @ b[16 x 8]; float32 += 16-bit floats
+    load_matrices     loads four 8 x 8 matrices of 16-bit elements from shared memory. Lanes 8i to
+                      8i + 7 pass the starts of the rows of matrix i, aligned to 16 bytes
+    multiply_*        acc[16 x 8] += a[16 x 16] @ b[16 x 8], with float32 acc and 16-bit a and b
                       tensorfloat32: a[16 x 8] @ b[8 x 8], of float32 whose last 13 bits are ignored
-    copy_async        16 bytes from global to shared memory; copy_commit ends a group of copies,
-                      copy_wait(n) returns when all groups but the last n are complete
+    copy_async        copies 16 bytes from global to shared memory; copy_commit ends a group of
+                      copies, copy_wait(n) waits until at most n groups are pending
 
-Which lane holds which element: PTX manual, "Matrix fragments for mma.m16n8k16" and "m16n8k8".
-Elements of 16 bits travel as pairs in a uint32, the lower one first, float32 by their bits: to
-``load_matrices`` four of them are a row of eight halves, and land where m16n8k8 expects them.
+Source of the layout of fragments: PTX manual, "Matrix fragments for mma.m16n8k16" and "m16n8k8".
+Fragments are uint32: a pair of 16-bit elements, the first in the lower half, or the bits of a
+float32. ``load_matrices`` loads four float32 as a row of eight 16-bit elements, which gives each
+lane the elements that m16n8k8 expects.
 """
 
 from __future__ import annotations
@@ -26,7 +28,7 @@ from gpuflow.targets.cuda.codegen.toolchain import NumbaCuda
 if TYPE_CHECKING:
     from llvmlite.ir import InlineAsm, NamedValue
 
-# Writes the instructions of a call: (context, builder, signature, args) -> its value.
+# Numba's code generator of an intrinsic: (context, builder, signature, args) -> result.
 Emit = Callable[[Any, Any, Any, Any], Any]
 
 _COPY = "cp.async.cg.shared.global [$0], [$1], 16, $2;"
@@ -35,7 +37,7 @@ _KINDS = {"bfloat16": "bf16", "float16": "f16", "tensorfloat32": "tf32"}
 
 
 def matrix_intrinsics(tools: NumbaCuda) -> dict[str, Any]:
-    """All functions of this file by name."""
+    """All intrinsics of this module by name."""
     return {
         **_arrays(tools),
         **_copies(tools),
@@ -50,9 +52,10 @@ def _by_name(*functions: Any) -> dict[str, Any]:
 
 
 def call_convergent(builder: Any, asm: InlineAsm, args: list[NamedValue]) -> NamedValue:
-    """Call a convergent function, so that LLVM moves it into no branch.
+    """Emit a call that all threads of a warp must execute together: LLVM keeps it out of branches.
 
-    The calling function is marked too: until it is inlined, LLVM looks at its calls.
+    The calling function becomes convergent too, because LLVM may move its calls before it inlines
+    it.
     """
     builder.function.attributes.add("convergent")
     return builder.call(asm, args, attrs=("convergent",))
@@ -61,7 +64,7 @@ def call_convergent(builder: Any, asm: InlineAsm, args: list[NamedValue]) -> Nam
 def _shared_address(
     ir: ModuleType, builder: Any, pointer: NamedValue, index: NamedValue
 ) -> NamedValue:
-    """The 32-bit address within shared memory of an element."""
+    """The 32-bit address of ``pointer[index]`` in shared memory."""
     address = builder.gep(pointer, [index])
     shared = builder.addrspacecast(address, ir.PointerType(address.type.pointee, addrspace=3))
     return builder.ptrtoint(shared, ir.IntType(32))
@@ -70,7 +73,7 @@ def _shared_address(
 def _element(
     ir: ModuleType, builder: Any, array: NamedValue, at: NamedValue, offset: int
 ) -> NamedValue:
-    """A pointer to an element of an array in registers."""
+    """A pointer to ``array[at + offset]``, of an array in registers."""
     return builder.gep(array, [builder.add(at, ir.Constant(at.type, offset))])
 
 
@@ -79,7 +82,7 @@ def _arrays(tools: NumbaCuda) -> dict[str, Any]:
 
     @tools.intrinsic
     def local_array(typingctx, dtype, count):
-        """A pointer to ``count`` elements of this thread, without values."""
+        """A pointer to ``count`` uninitialized elements of this thread."""
         if not isinstance(count, types.IntegerLiteral):
             return None  # Numba retries with the literal
         element = dtype.instance_type
@@ -94,7 +97,7 @@ def _arrays(tools: NumbaCuda) -> dict[str, Any]:
 
     @tools.intrinsic
     def dynamic_shared(typingctx, dtype):
-        """A pointer to the dynamic shared memory of the launch; the same for all calls."""
+        """A pointer to the dynamic shared memory of the block; the same for all calls."""
         element = dtype.instance_type
 
         def emit(context, builder, signature, args):
@@ -118,7 +121,7 @@ def _copies(tools: NumbaCuda) -> dict[str, Any]:
 
     @tools.intrinsic
     def copy_async(typingctx, shared, at, source, index, predicate):
-        """Begin to copy 16 bytes; zeros where ``predicate`` is false, and nothing is read."""
+        """Start to copy 16 bytes; if ``predicate`` is false, store zeros and read nothing."""
 
         def emit(context, builder, signature, args):
             target = _shared_address(ir, builder, args[0], args[1])
@@ -184,12 +187,12 @@ def _loads(tools: NumbaCuda) -> dict[str, Any]:
 
     @tools.intrinsic
     def load_matrices(typingctx, target, at, shared, index):
-        """Four matrices to ``target[at]`` and the next three; this lane gives one row."""
+        """Load four matrices to ``target[at:+4]``; ``shared[index]`` starts this lane's row."""
         return types.void(target, at, shared, index), emitter("")
 
     @tools.intrinsic
     def load_matrices_transposed(typingctx, target, at, shared, index):
-        """The same, each matrix transposed."""
+        """``load_matrices``, with each matrix transposed."""
         return types.void(target, at, shared, index), emitter(".trans")
 
     return _by_name(load_matrices, load_matrices_transposed)
@@ -254,17 +257,17 @@ def _scalars(tools: NumbaCuda) -> dict[str, Any]:
 
     @tools.intrinsic
     def pack_bfloat16(typingctx, low, high):
-        """Two float32 as a pair of bfloat16."""
+        """Round two float32 to a pair of bfloat16 in a uint32."""
         return packer("bfloat16")
 
     @tools.intrinsic
     def pack_float16(typingctx, low, high):
-        """Two float32 as a pair of float16."""
+        """Round two float32 to a pair of float16 in a uint32."""
         return packer("float16")
 
     @tools.intrinsic
     def round_tensorfloat32(typingctx, values, at, count):
-        """Round ``count`` float32, given by their bits, to 10 fraction bits; ties away."""
+        """Round the bits of ``count`` float32 to 10 fraction bits in place; ties away from zero."""
         if not isinstance(count, types.IntegerLiteral):
             return None
 
@@ -281,7 +284,7 @@ def _scalars(tools: NumbaCuda) -> dict[str, Any]:
 
     @tools.intrinsic
     def exp2_approximate(typingctx, value):
-        """2 to the power of a float32, to 2 units in the last place; subnormal results are 0."""
+        """2 ** value of a float32, to 2 units in the last place; subnormal results are 0."""
 
         def emit(context, builder, signature, args):
             asm = ir.InlineAsm(ir.FunctionType(real, [real]), "ex2.approx.ftz.f32 $0, $1;", "=f,f")

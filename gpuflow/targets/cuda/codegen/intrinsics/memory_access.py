@@ -1,7 +1,7 @@
-"""Access to global memory that printed CUDA source may call: single elements, and whole vectors.
+"""Numba intrinsics for accesses to memory: single elements, vectors, and pointers.
 
-Offsets count elements. A load "readonly" goes through the read-only cache, which is right only for
-memory that nothing writes while the kernel runs.
+Offsets count elements. A "readonly" load goes through the read-only cache: nothing may write the
+memory while the kernel runs. Addresses of vector accesses must be multiples of the vector's size.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ if TYPE_CHECKING:
 
 
 def memory_intrinsics(tools: NumbaCuda) -> dict[str, Any]:
-    """All functions of this file by name."""
+    """All intrinsics of this module by name."""
     return {**_elements(tools), **_vector_loads(tools), **_vector_stores(tools)}
 
 
@@ -44,7 +44,7 @@ def _elements(tools: NumbaCuda) -> dict[str, Any]:
 
     @tools.intrinsic
     def load_shared_by_gpu(typingctx, pointer, index):
-        """Read another block's write: from L2, past this multiprocessor's stale L1."""
+        """Load a uint64 that another block stored: from L2, as L1 may be stale."""
 
         def emit(context, builder, signature, args):
             address = builder.gep(args[0], [args[1]])
@@ -57,12 +57,12 @@ def _elements(tools: NumbaCuda) -> dict[str, Any]:
 
     @tools.intrinsic
     def pointer_from_address(typingctx, address, dtype):
-        """A pointer to global memory from the integer that a table holds."""
+        """A pointer to global memory from an address, an int64."""
         element = dtype.instance_type
 
         def emit(context, builder, signature, args):
             generic = context.get_data_type(element).as_pointer()
-            # By address space 1, NVVM knows that it is global memory.
+            # Address space 1 tells NVVM that it is global memory.
             in_global = ir.PointerType(generic.pointee, addrspace=1)
             return builder.addrspacecast(builder.inttoptr(args[0], in_global), generic)
 
@@ -70,7 +70,7 @@ def _elements(tools: NumbaCuda) -> dict[str, Any]:
 
     @tools.intrinsic
     def pointer_within(typingctx, pointer, count, dtype):
-        """A pointer to elements of another type, ``count`` bytes after one to bytes."""
+        """A pointer to elements of ``dtype``, ``count`` bytes after a byte pointer."""
         element = dtype.instance_type
 
         def emit(context, builder, signature, args):
@@ -81,7 +81,7 @@ def _elements(tools: NumbaCuda) -> dict[str, Any]:
 
     @tools.intrinsic
     def address_of(typingctx, pointer):
-        """The address that a pointer holds, as an integer."""
+        """The address of a pointer as an int64."""
 
         def emit(context, builder, signature, args):
             return builder.ptrtoint(args[0], ir.IntType(64))
@@ -164,10 +164,10 @@ def _vector_stores(tools: NumbaCuda) -> dict[str, Any]:
 
 
 def _vector_chunks(ir: ModuleType, lane: Type, size: int, width: int) -> tuple[Type, int, int]:
-    """Chunks that carry ``width`` lanes of ``size`` bytes: (type, count, lanes per chunk).
+    """The chunks of a vector of ``width`` lanes of ``size`` bytes: (type, count, lanes per chunk).
 
-    NVVM splits vectors of 8- and 16-bit elements into several accesses, so those are accessed as
-    32-bit integers (or as one narrower integer when the whole vector is narrower).
+    A chunk is an element of the LLVM vector. NVVM splits vectors of 8- and 16-bit elements into
+    several accesses, so chunks have 32 bits, or fewer if the whole vector has.
     """
     if size >= 4:
         return lane, width, 1
@@ -178,7 +178,7 @@ def _vector_chunks(ir: ModuleType, lane: Type, size: int, width: int) -> tuple[T
 def _unpack_chunk(
     ir: ModuleType, builder: Any, chunk: NamedValue, lane: Type, size: int, lanes: int
 ) -> list[NamedValue]:
-    """The ``lanes`` elements of one loaded chunk, lowest bits first."""
+    """The ``lanes`` elements in one loaded chunk, lowest bits first."""
     if lanes == 1:
         return [chunk]
     elements = []
@@ -191,7 +191,7 @@ def _unpack_chunk(
 def _pack_chunk(
     ir: ModuleType, builder: Any, lanes: list[NamedValue], chunk: Type, size: int
 ) -> NamedValue:
-    """One chunk to store, from its elements, lowest bits first."""
+    """The chunk of some elements, lowest bits first."""
     if len(lanes) == 1:
         return lanes[0]
     packed = builder.zext(lanes[0], chunk)

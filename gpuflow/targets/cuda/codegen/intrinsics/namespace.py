@@ -1,16 +1,16 @@
-"""Functions that printed CUDA source may call and that Numba does not have.
+"""Namespace of printed CUDA source: NumPy-like types, libdevice, and Numba intrinsics of our own.
 
-Each is a Numba intrinsic: it emits LLVM instructions or one line of PTX. They are created from the
-loaded numba-cuda, so that importing this module costs nothing. Grouped by purpose:
+An intrinsic emits LLVM instructions or one line of PTX. They are created from the loaded
+numba-cuda, so that importing this module costs nothing. The modules:
 
-    threads   here: shuffle_xor  shared_array  barrier  count_block_done
-    memory    memory_access.py
-    numbers   arithmetic.py
-    matrices  matrices.py, for handwritten kernels
-    sums      atomics.py, for the same
+    this one           warps, blocks, grid: shuffle_xor  shared_array  barrier  count_block_done
+    memory_access.py   global memory, vectors
+    arithmetic.py      scalars
+    matrices.py        tensor cores, registers, asynchronous copies; for handwritten kernels
+    atomics.py         atomic sums, relaxed accesses; for handwritten kernels
 
-16-bit floats are never given to Numba as such: pointers are uint16 and arithmetic is float32,
-because Numba's own half types call functions that exist only inside Numba.
+Numba never sees 16-bit floats: pointers are to uint16 and arithmetic is float32. Numba's own half
+types call functions that exist only inside Numba.
 """
 
 from __future__ import annotations
@@ -45,7 +45,7 @@ def _intrinsics(tools: NumbaCuda) -> dict[str, Any]:
 
 
 def source_namespace(tools: NumbaCuda) -> dict[str, Any]:
-    """Every name that printed source may use, in a fresh dictionary."""
+    """All names that printed source may use, in a new dictionary that callers may extend."""
     import_free = {
         "math": math,
         "cuda": tools.cuda,
@@ -58,7 +58,7 @@ def source_namespace(tools: NumbaCuda) -> dict[str, Any]:
 
 
 def _shuffle_i32(ir: ModuleType, builder: Any, value: NamedValue, distance: int) -> NamedValue:
-    """One 32-bit exchange between lanes whose ids differ in the bits of ``distance``."""
+    """Emit a butterfly shuffle of 32 bits, between lanes ``l`` and ``l ^ distance``."""
     text = f"shfl.sync.bfly.b32 $0, $1, {distance}, 0x1f, 0xffffffff;"
     kind = ir.FunctionType(value.type, [value.type])
     asm = ir.InlineAsm(kind, text, "=r,r", side_effect=True)
@@ -66,7 +66,7 @@ def _shuffle_i32(ir: ModuleType, builder: Any, value: NamedValue, distance: int)
 
 
 def _shuffle_bits(ir: ModuleType, builder: Any, bits: Any, distance: int) -> NamedValue:
-    """Exchange an integer of any width; 64 bits go as two halves."""
+    """Emit a butterfly shuffle of an integer of any width; 64 bits take two shuffles."""
     i32, width = ir.IntType(32), bits.type.width
     if width == 32:
         return _shuffle_i32(ir, builder, bits, distance)
@@ -81,12 +81,12 @@ def _shuffle_bits(ir: ModuleType, builder: Any, bits: Any, distance: int) -> Nam
 
 
 def _warp_intrinsics(tools: NumbaCuda) -> dict[str, Any]:
-    """Exchange within a warp."""
+    """Intrinsics for the threads of a warp."""
     ir, types = tools.llvm, tools.types
 
     @tools.intrinsic
     def shuffle_xor(typingctx, value, distance):
-        """The value that lane ``lane ^ distance`` of the warp holds; all 32 lanes take part."""
+        """The value of lane ``lane ^ distance`` of the warp; all 32 lanes must call it together."""
         if not isinstance(distance, types.IntegerLiteral):
             return None  # Numba retries with the literal
 
@@ -104,13 +104,13 @@ def _warp_intrinsics(tools: NumbaCuda) -> dict[str, Any]:
 
 
 def _block_intrinsics(tools: NumbaCuda) -> dict[str, Any]:
-    """Exchange within a block and within the grid."""
+    """Intrinsics for the threads of a block and of the grid."""
     ir, types = tools.llvm, tools.types
     i32 = ir.IntType(32)
 
     @tools.intrinsic
     def shared_array(typingctx, dtype, count):
-        """A pointer to ``count`` elements of shared memory of the block; one array per call."""
+        """A pointer to ``count`` elements in the block's shared memory; each call allocates."""
         if not isinstance(count, types.IntegerLiteral):
             return None
         element = dtype.instance_type
@@ -129,7 +129,7 @@ def _block_intrinsics(tools: NumbaCuda) -> dict[str, Any]:
 
     @tools.intrinsic
     def barrier(typingctx):
-        """Wait for all threads of the block; their previous writes are visible after."""
+        """Wait for all threads of the block, which must all call it; their writes are visible."""
 
         def emit(context, builder, signature, args):
             kind = ir.FunctionType(ir.VoidType(), [])
@@ -141,10 +141,10 @@ def _block_intrinsics(tools: NumbaCuda) -> dict[str, Any]:
 
     @tools.intrinsic
     def count_block_done(typingctx, counter, last):
-        """Add one to ``counter``, or reset it to 0 at ``last``; returns the old value.
+        """Add one to ``counter[0]``, or reset it to 0 at ``last``; returns the old value.
 
-        Wrapping to 0 leaves the counter ready for the next launch. Release and acquire: previous
-        writes of the block are visible to the block that gets ``last``.
+        The reset prepares the counter for the next launch. The access has release and acquire
+        semantics: the block that gets ``last`` sees all earlier writes of the other blocks.
         """
 
         def emit(context, builder, signature, args):

@@ -1,12 +1,12 @@
-"""Statements of kernels whose points are tiles of two axes: Strips, local arrays, and the loops.
+"""Printer of kernels whose points are tiles of two axes, each computed by a block of threads.
 
-    strip i0 by 32: strip i1 by 32:     i0_start, i1_start = ...: the block's tile
-        for each nest of loops              the outer along y, the inner along x:
-            over both axes:                     if inside: ...
-        between them                        a barrier where one reads or writes what another wrote
+    strip i0 by 32: strip i1 by 32:     i0_start, i1_start = ...: the tile of the block
+        each nest of two loops over         the outer loop along threadIdx.y, the inner one along
+        i0 and i1                           threadIdx.x, with a bounds test at the edge
+        between nests                       a barrier, if they access the same array and one stores
 
-A local array is in shared memory, with rows that are an element longer, so that lanes that walk
-down a column are in different banks.
+Local arrays are in shared memory. Their rows are padded by one element, so that the lanes of a warp
+that access a column use different banks.
 """
 
 from __future__ import annotations
@@ -24,11 +24,11 @@ from gpuflow.targets.cuda.codegen.schedules.launch_config import LaunchConfig, P
 
 
 class BlockTilePrinter(CudaPrinter):
-    """Prints the code of a block for its tile; the point emitter determines the tile."""
+    """Prints the statements of one tile; ``PointPrinter`` prints the loop over tiles."""
 
     def __init__(self, kernel: Kernel, launch: LaunchConfig) -> None:
         super().__init__(kernel, launch)
-        self.tile_sizes: dict[str, int] = {}  # by axis of an open Strip
+        self.tile_sizes: dict[str, int] = {}  # of the Strips around a statement, by axis
 
     def unpack(self) -> None:
         super().unpack()
@@ -41,7 +41,10 @@ class BlockTilePrinter(CudaPrinter):
     # Strips
 
     def counted(self, loop: PointLoop) -> Axis:
-        """The axis that counts the iterations of a loop over points: of a Strip, its tiles."""
+        """The axis of a loop over points; for a Strip, a new axis that counts its tiles.
+
+        ``loop.size`` of a Strip must be a power of two.
+        """
         assert loop.axis is not None
         axis = self.axes[loop.axis]
         if isinstance(loop, For):
@@ -65,7 +68,7 @@ class BlockTilePrinter(CudaPrinter):
         del self.tile_sizes[s.axis]
 
     def tile_body(self, block: Block) -> None:
-        """Print the statements of a tile; the whole block shares each nest of loops."""
+        """Print the statements of a tile, with barriers where a nest depends on an earlier one."""
         read, written = set[str](), set[str]()  # since the last barrier
         for statement in block.body:
             nest = self.loops_of(statement) if isinstance(statement, Copy) else statement
@@ -82,7 +85,10 @@ class BlockTilePrinter(CudaPrinter):
     # Loops and local arrays
 
     def loop(self, s: For) -> None:
-        """A loop over a tile contains another one, over the other axis."""
+        """Print a loop. One over a tile must end with the loop over the other axis of the tile.
+
+        Tiles must be square, with rows as long as ``launch.tile_threads`` is wide.
+        """
         if s.axis not in self.tile_sizes:
             super().loop(s)
             return
@@ -105,7 +111,7 @@ class BlockTilePrinter(CudaPrinter):
                     self.block(inner.body)
 
     def load_local(self, local: Local, offset: Value | None) -> str:
-        assert offset is None  # elements are of points
+        assert offset is None  # the element is that of the current point
         return widen(self._element_of(local), local.dtype)
 
     def store_local(self, local: Local, offset: Value | None, value: str) -> None:

@@ -1,15 +1,14 @@
-"""The emitter of kernels whose columns are each computed by the threads along a block's y.
+"""Printer of column kernels: the threads along a block's y compute one column.
 
-A schedule may give a thread two neighboring columns of 16-bit floats, so that it reads 32 bits at
-once:
+A thread may compute two neighboring columns of 16-bit floats, so that it loads 32 bits at once:
 
     x_lanes = load_vector_readonly(x, x_at_i0, 2)
-    t3 = ...x_lanes[0]...               the first column
-    t3_lane_1 = ...x_lanes[1]...        the second one, with its own running values
+    t3 = ...x_lanes[0]...               the first column: lane 0
+    t3_lane_1 = ...x_lanes[1]...        the second one: lane 1, with values of its own
 
-Each column is summed by the same threads in the same order as without, so results have the same
-bits. The computation of a point is printed once for each column; the members synchronize once for
-both.
+The statements of a point are printed once for each lane. Members synchronize once for both. A
+column is reduced by the same threads in the same order as with one lane, so results have the same
+bits.
 """
 
 from __future__ import annotations
@@ -37,15 +36,15 @@ from gpuflow.targets.cuda.codegen.printing.scalar_text import widen
 
 
 class ColumnPrinter(MemberPrinter):
-    """Prints a kernel of strategy "column"; with ``launch.width`` 1 column by column."""
+    """Prints a kernel of strategy "column"; a thread computes ``launch.width`` columns."""
 
-    lane = 0  # the column, of those of a thread, that is printed
-    lane_values: frozenset[int] = frozenset()  # values that each lane has for itself
+    lane = 0  # which of a thread's columns the statements are printed for
+    lane_values: frozenset[int] = frozenset()  # numbers of values that differ between lanes
 
     # Points
 
     def inside(self, nest: Nest, print_body: Callable[[Block], None]) -> None:
-        if self.launch.width > 1 and len(nest) == 1 and not self.in_members:
+        if self.launch.width > 1 and len(nest) == 1 and not self.members_diverge:
             body = nest[0].body
             one_for_all = {s.out for s in body.body if isinstance(s, Const)}
             values = defined(body.body) - one_for_all
@@ -56,7 +55,7 @@ class ColumnPrinter(MemberPrinter):
         super().inside(nest, print_body)
 
     def statement(self, statement: Statement) -> None:
-        if not self.lane_values or self.in_members or isinstance(statement, Const):
+        if not self.lane_values or self.members_diverge or isinstance(statement, Const):
             super().statement(statement)
             return
         for lane in range(self.launch.width):
@@ -66,27 +65,27 @@ class ColumnPrinter(MemberPrinter):
     def value(self, value: Value) -> str:
         name = super().value(value)
         is_lane = self.lane and value.number in self.lane_values
-        # A bound value is a variable whose name has its lane already.
+        # The variable of a bound value has the suffix of its lane already.
         return f"{name}_lane_{self.lane}" if is_lane and value.number not in self.values else name
 
     @contextmanager
     def _in_lane(self, lane: int) -> Iterator[None]:
-        """Print for one of a thread's columns: its values and its elements."""
+        """Print statements for one lane: with its variables, and the offsets of its elements."""
         offsets = self.offsets
         self.lane = lane
         if lane:
-            self.offsets = {name: self._beside(name, at, lane) for name, at in offsets.items()}
+            self.offsets = {name: self._lane_offset(name, at, lane) for name, at in offsets.items()}
         yield
         self.lane, self.offsets = 0, offsets
 
     def combine_function(self, s: Reduce) -> str:
-        lane_values, self.lane_values = self.lane_values, frozenset()  # it is for one of them
+        lane_values, self.lane_values = self.lane_values, frozenset()  # all lanes call it
         name = super().combine_function(s)
         self.lane_values = lane_values
         return name
 
-    def _beside(self, name: str, offset: str, lane: int) -> str:
-        """The offset of an element so many columns further."""
+    def _lane_offset(self, name: str, offset: str, lane: int) -> str:
+        """The offset of an operand's element ``lane`` columns further."""
         operand, last = self.operands[name], self.kernel.axes[-1]
         if len(operand.strides) < len(self.kernel.axes) or operand.strides[-1] is Stride.ZERO:
             return offset
@@ -100,8 +99,8 @@ class ColumnPrinter(MemberPrinter):
     # Reductions
 
     def begin_reduces(self, reduces: Sequence[Reduce]) -> None:
-        if self.in_members:
-            assert not reduces  # the statements of a member's iteration have none
+        if self.members_diverge:
+            assert not reduces  # bodies of distributed loops have no reductions
             return
         for lane in range(self.launch.width):
             with self._in_lane(lane):
@@ -126,7 +125,7 @@ class ColumnPrinter(MemberPrinter):
 
     @contextmanager
     def _at(self, axes: Sequence[Axis], accesses: Block) -> Iterator[None]:
-        """Set the offsets for ``accesses`` to the current point of several axes."""
+        """Print the offsets of ``accesses`` at the current indices of ``axes``."""
         with ExitStack() as stack:
             for axis in axes:
                 stack.enter_context(self.at_point(axis, accesses))
@@ -139,23 +138,24 @@ class ColumnPrinter(MemberPrinter):
         return f"{self.names.operand(name)}_lanes"
 
     def _load(self, s: Load) -> None:
-        if self.in_members and self.launch.width > 1 and self._is_in_vector(s):
+        if self.members_diverge and self.launch.width > 1 and self._is_in_vector(s):
             dtype = self.operands[s.operand].dtype
             stored = widen(f"{self._lanes(s.operand)}[{self.lane}]", dtype)
             self.emit(f"{self.value(s.out)} = {stored}")
             return
         super()._load(s)
 
-    def combine_members(self, s: Reduce, group: str) -> None:
+    def combine_members(self, s: Reduce, reduction: str) -> None:
         if self.launch.width == 1:
-            super().combine_members(s, group)
+            super().combine_members(s, reduction)
             return
+        assert self.may_synchronize, self.kernel.name
         combine, dtypes = self.combine_function(s), [out.dtype for out in s.outs]
-        text = combining.column_group(combine, dtypes, self.launch.width)
-        self.helper(f"{group}_{combine}", text)
-        shared = [self._shared_array(number, dtype) for number, dtype in enumerate(dtypes)]
+        text = combining.column_reduction(combine, dtypes, self.launch.width)
+        self.helper(f"{reduction}_{combine}", text)
+        shared = [self._shared_memory_array(number, dtype) for number, dtype in enumerate(dtypes)]
         outs: list[str] = []
         for lane in range(self.launch.width):
             with self._in_lane(lane):
                 outs += self.results(s)
-        self.emit(f"{', '.join(outs)} = {group}_{combine}({', '.join([*outs, *shared])})")
+        self.emit(f"{', '.join(outs)} = {reduction}_{combine}({', '.join([*outs, *shared])})")

@@ -1,8 +1,9 @@
-"""Device functions of reductions: the threads of a group combine their values.
+"""Text of the device functions that reduce partial results over the threads of a group.
 
-They are text rather than library functions because ``combine`` belongs to each kernel, and because
-a person who opens a kernel should see all of it. Every thread of the group gets the result; the
-order of combination is fixed, so results are the same in every run.
+They are printed into each kernel because they call its ``combine`` function, and because a reader
+of a kernel should see all of it. Every thread of the group gets the result. The order of
+combination is fixed, so results have the same bits in every run. All threads of the block (of the
+warp, if a group is one) must call them, as they contain barriers.
 """
 
 from __future__ import annotations
@@ -33,11 +34,11 @@ def row_barrier():
 """
 
 
-def row_group(combine: str, dtypes: Sequence[str]) -> str:
-    """The function by which ``blockDim.x`` threads combine: in each warp, then across warps.
+def row_reduction(combine: str, dtypes: Sequence[str]) -> str:
+    """The reduction over ``blockDim.x`` threads: butterflies in each warp, then over the warps.
 
-    A group is one warp, or all of a block of at most 32 warps. The second barrier keeps the next
-    reduction from overwriting shared memory that a slow warp still reads.
+    A group must be one warp, or a whole block of at most 32 warps. The second barrier keeps the
+    next reduction from overwriting shared memory that a slow warp still reads.
 
     Args:
         combine: name of the device function that combines two partial results.
@@ -66,13 +67,16 @@ def row_group(combine: str, dtypes: Sequence[str]) -> str:
     return "\n".join(source)
 
 
-def column_group(combine: str, dtypes: Sequence[str], lanes: int = 1) -> str:
-    """The function by which ``blockDim.y`` (a power of two) threads of one column combine.
+def column_reduction(combine: str, dtypes: Sequence[str], lanes: int = 1) -> str:
+    """The tree reduction over ``blockDim.y`` threads of a column, in shared memory.
+
+    ``blockDim.x`` must be 32, and ``blockDim.y`` a power of two.
 
     Args:
-        combine, dtypes: as for ``row_group``.
-        lanes: columns of a thread. All of the first one's values come first; each column has a
-            segment of shared memory, so that all columns use the same barriers.
+        combine, dtypes: as for ``row_reduction``.
+        lanes: columns of a thread. Parameters and results are ordered by column, then by component.
+            Each column has 32 * 32 elements of the shared arrays, so that all columns use the same
+            barriers.
     """
     values = _numbered("a", [*dtypes] * lanes)
     shared = _numbered("shared", dtypes)
@@ -113,9 +117,9 @@ def column_group(combine: str, dtypes: Sequence[str], lanes: int = 1) -> str:
     return "\n".join(source)
 
 
-GROUPS: dict[str, Callable[[str, Sequence[str]], str]] = {
-    "row": row_group,
-    "column": column_group,
+GROUP_REDUCTIONS: dict[str, Callable[[str, Sequence[str]], str]] = {
+    "row": row_reduction,
+    "column": column_reduction,
 }
 
 
@@ -124,7 +128,7 @@ def _numbered(name: str, dtypes: Sequence[str]) -> list[str]:
 
 
 def _butterfly(combine: str, values: Sequence[str], indent: str) -> list[str]:
-    """Five exchanges, after which all 32 lanes have the combination of all."""
+    """Butterfly reduction by warp shuffles: each of the 32 lanes gets the total."""
     statements = []
     for distance in (16, 8, 4, 2, 1):
         others = [f"shuffle_xor({value}, {distance})" for value in values]

@@ -1,16 +1,16 @@
-"""Loads at computed offsets, alone or in branches, that vectorize over neighboring points.
+"""Vectorization of loads at computed offsets, alone or in branches: an analysis of values.
 
-A concatenation reads one of its operands in a branch; a gather reads a row that an index selects.
-Where all points of a vector take the same branch and read consecutive elements, one vector load
-serves them all. Each value has one of these patterns over the points of a vector:
+A concatenation loads from one of its operands in a branch. A gather loads a row that an index
+selects. If all points of a vector take the same branch and load consecutive elements, one vector
+load serves them all. Over the points of a vector, each value has one of these patterns:
 
     MULTIPLE      the same for all points, and a multiple of the vector's width
-    SAME          the same for all points
-    CONSECUTIVE   a multiple of the width for the first point, then one more for each next point
+    SAME          the same for all points: uniform
+    CONSECUTIVE   a multiple of the width at the first point, then one more at each next point
     VARYING       anything else
 
-A pattern holds if the arguments in its ``needs`` are multiples of the width. The printed kernel
-tests all of them once, and loads element by element where one is not.
+A pattern is valid if the arguments in its ``needs`` are multiples of the width. The printed kernel
+tests all of them once; if one is not, it loads element by element.
 """
 
 from __future__ import annotations
@@ -26,12 +26,14 @@ from gpuflow.kir.walk import pruned, results_of, uses_of
 from gpuflow.targets.cuda.codegen.printing.phases import VECTOR_BYTES
 
 _PURE = (nodes.Const, nodes.Load, nodes.Apply, nodes.Select, nodes.Cast)
-# Of a CONSECUTIVE left and a MULTIPLE right: comparisons with the same result for a whole vector.
+# Comparisons of CONSECUTIVE with MULTIPLE that have the same result for all points of a vector.
 _SAME_COMPARISON = ("lt", "ge")
 _MIRRORED = {"gt": "lt", "le": "ge"}
 
 
 class _Kind(Enum):
+    """The patterns of the module's docstring, without their conditions."""
+
     MULTIPLE = "multiple"
     SAME = "same"
     CONSECUTIVE = "consecutive"
@@ -40,6 +42,8 @@ class _Kind(Enum):
 
 @record
 class _Pattern:
+    """The pattern of a value; valid if all ``needs`` are multiples of the vector's width."""
+
     kind: _Kind
     needs: tuple[Argument, ...] = ()
 
@@ -52,18 +56,18 @@ _VARYING = _Pattern(_Kind.VARYING)
 
 
 def _same(*patterns: _Pattern) -> _Pattern:
-    """Of a result that only depends on values that are the same for all points."""
-    # A multiple is the same for all points even where it is not a multiple.
+    """The pattern of a result of uniform values: SAME."""
+    # The needs of MULTIPLE values are dropped: these are uniform in any case.
     return _Pattern(_Kind.SAME, _union(*[p.needs for p in patterns if p.kind is _Kind.SAME]))
 
 
 @record
 class ComputedLoad:
-    """A value that is loaded for a whole vector.
+    """A value that a vector load gives for all points of a vector.
 
     Attributes:
-        statements: that compute it; the last one defines it.
-        operand: one of those that it may be loaded from; all have one storage dtype.
+        statements: the computation of the value and its offsets; the last statement defines it.
+        operand: an operand that it is loaded from; those of other branches have the same dtype.
         loads: the loads that become vector loads, at most one in each branch.
         needs: arguments that must be multiples of the vector's width.
     """
@@ -75,19 +79,19 @@ class ComputedLoad:
 
     @property
     def out(self) -> nodes.Value:
-        """The value."""
+        """The loaded value."""
         return results_of(self.statements[-1])[0]
 
 
 def computed_loads(kernel: Kernel, body: Block, width: int) -> list[ComputedLoad]:
-    """The values of one point that a vector of ``width`` points may load at once.
+    """Return the values of one point that a vector load can give for ``width`` points.
 
     Args:
-        kernel: that it belongs to. Its innermost axis is the vector's.
-        body: the statements of one point.
+        kernel: the kernel. Points of a vector are neighbors along its innermost axis.
+        body: the statements of one point of ``kernel``.
         width: points of a vector.
     """
-    patterns, found = _Patterns(kernel, width), []
+    patterns, vector_loads = _Patterns(kernel, width), []
     for position, statement in enumerate(body.body):
         loaded = patterns.loaded(statement)
         patterns.add(statement)
@@ -97,30 +101,30 @@ def computed_loads(kernel: Kernel, body: Block, width: int) -> list[ComputedLoad
         block = Block(body=(*before, statement), results=results_of(statement))
         loads, needs = loaded
         operand = patterns.operands[loads[0].operand]
-        found.append(ComputedLoad(pruned(block).body, operand, loads, needs))
-    return found
+        vector_loads.append(ComputedLoad(pruned(block).body, operand, loads, needs))
+    return vector_loads
 
 
 _Loaded = tuple[tuple[Load, ...], tuple[Argument, ...]]
 
 
 class _Patterns:
-    """The patterns of a body's values. Values of enclosing blocks are the same for all points."""
+    """Pattern of each value of a body, by its number. Values of enclosing blocks are SAME."""
 
     def __init__(self, kernel: Kernel, width: int) -> None:
         self.operands = {operand.name: operand for operand in kernel.operands}
         self._axes = [axis.name for axis in kernel.axes]
         self._width = width
-        self._of: dict[int, _Pattern] = {}
+        self._by_value: dict[int, _Pattern] = {}
 
     def add(self, statement: Statement) -> None:
-        """Find the patterns of the values that a statement defines."""
+        """Record the pattern of the values that a statement defines."""
         pattern = self._pattern(statement)
         for value in results_of(statement):
-            self._of[value.number] = pattern
+            self._by_value[value.number] = pattern
 
     def loaded(self, statement: Statement) -> _Loaded | None:
-        """The loads of a statement that loads for a whole vector, and their operands."""
+        """The vector loads that a statement becomes, and their needs; None: it cannot."""
         if isinstance(statement, Load):
             return self._consecutive(statement)
         if isinstance(statement, If) and len(statement.outs) == 1:
@@ -146,7 +150,7 @@ class _Patterns:
         return (loads, needs) if len(dtypes) == 1 else None
 
     def _consecutive(self, load: Load) -> _Loaded | None:
-        """A load at a computed offset, of the elements from a multiple of the width on."""
+        """A load whose offset is CONSECUTIVE, of a vector of at most ``VECTOR_BYTES``."""
         operand = self.operands.get(load.operand)
         if operand is None or operand.mode is not Mode.IN or load.offset is None:
             return None
@@ -161,7 +165,7 @@ class _Patterns:
         return (load,), _union(address.needs, _same(where).needs)
 
     def _get(self, value: nodes.Value) -> _Pattern:
-        return self._of.get(value.number, _same())
+        return self._by_value.get(value.number, _same())
 
     def _pattern(self, statement: Statement) -> _Pattern:
         match statement:
@@ -190,13 +194,13 @@ class _Patterns:
         address = along if load.offset is None else self._sum(along, self._get(load.offset))
         if operand.mode is Mode.INDEX:
             base = _Pattern(_Kind.MULTIPLE, (Argument("base", operand.name),))
-            # Factors of row strides: they need not be multiples themselves.
+            # Indices are multiplied by row strides, so they need not be multiples themselves.
             return _same(address) if address.is_same else self._sum(address, base)
         is_same = operand.mode is Mode.IN and address.is_same
         return _same(address) if is_same else _VARYING
 
     def _along_axes(self, operand: Operand) -> _Pattern:
-        """The sum of an operand's strides times the indices of axes."""
+        """Pattern of an operand's offset: the sum of strides times indices of axes."""
         needs = []
         for axis, stride in zip(self._axes, operand.strides, strict=False):
             if axis == self._axes[-1]:
@@ -235,7 +239,7 @@ class _Patterns:
         return _Pattern(kind, _union(left.needs, right.needs))
 
     def _product(self, left: _Pattern, right: _Pattern) -> _Pattern:
-        """One factor that is a multiple suffices: a row's stride, as lowering multiplies by it."""
+        """MULTIPLE if one factor is: often the row stride that lowering multiplies an index by."""
         if right.kind is not _Kind.MULTIPLE:
             left, right = right, left
         if right.kind is not _Kind.MULTIPLE:

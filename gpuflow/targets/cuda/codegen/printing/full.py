@@ -1,4 +1,4 @@
-"""The emitter of full reductions, in which the whole grid computes one result."""
+"""Printer of full reductions: all threads of the grid compute one point."""
 
 from __future__ import annotations
 
@@ -14,25 +14,26 @@ from gpuflow.targets.cuda.codegen.schedules.launch_config import LaunchConfig
 
 
 class FullPrinter(GroupPrinter):
-    """Prints a full reduction: one launch, two stages, and the same result in every run.
+    """Prints a full reduction: one launch with two stages, and the same bits in every run.
 
-    Every block reduces its chunk and writes it to scratch memory; the last block combines the
-    chunks in a fixed order and runs the epilogue. Two parameters are at the end:
+    Every block reduces its chunk and stores the partial result in scratch memory. The last block to
+    finish combines the partial results in a fixed order and runs the epilogue. The last two
+    parameters are:
 
-        scratch_words   uint64[components * blocks]
-        block_counter   uint32[1]: 0 before the first launch, and 0 again after every launch
+        scratch_words   uint64[components * blocks], a component's bits in each
+        block_counter   uint32[1]: must be 0 before the first launch; each launch resets it to 0
 
-    With segments, the blocks of a segment are those of the grid for a single reduction: results
-    have the bits of its scalar variant. Two parameters follow the table:
+    In a segmented kernel, a segment has as many blocks as the grid of a single reduction, so that
+    results have the bits of the scalar variant. Two parameters follow the table:
 
-        scratch_words    uint64[components * blocks]: a segment's begin at its first block's
-        block_counters   the address of uint32[segments], each as above
+        scratch_words    uint64[components * blocks], concatenated in the order of segments
+        block_counters   the address of uint32[segments], one counter as above per segment
     """
 
     def __init__(self, kernel: Kernel, launch: LaunchConfig) -> None:
         super().__init__(kernel, launch)
         self.stages = split_stages(kernel)
-        # The term to add to an index in the scratch memory.
+        # The first summand of indices in the scratch memory: the start of the segment's.
         self._scratch_start = "scratch_start + " if launch.segmented else ""
 
     def parameters(self) -> list[tuple[str, str]]:
@@ -45,7 +46,7 @@ class FullPrinter(GroupPrinter):
         ]
 
     def _begin(self) -> None:
-        """Define the arguments, and the id and count of the blocks of the result."""
+        """Print the arguments, and the id and number of the blocks of this reduction."""
         if self.launch.segmented:
             self._begin_segment()
             return
@@ -65,7 +66,7 @@ class FullPrinter(GroupPrinter):
         self.emit(f"block_counter = pointer_from_address({counter}, np.uint32)")
 
     def _find_segment(self) -> None:
-        """The last segment that starts at or before this block; every one has a block."""
+        """Print a binary search for the segment of this block; each segment has a block."""
         self.emit("segment_id = np.int64(0)")
         self.emit("segment_end = segment_table[0]")
         with self.indented("while segment_end - segment_id > 1:"):
@@ -99,7 +100,7 @@ class FullPrinter(GroupPrinter):
                 self._combine_blocks(s, first)
                 first += len(s.outs)
             with self.indented("if cuda.threadIdx.x == 0:"):
-                self.in_members = True  # one thread remains: nothing is shared
+                self.members_diverge = True  # only thread 0 gets here: no distribution, no barrier
                 for statement in after:
                     self.statement(statement)
 
@@ -131,7 +132,11 @@ Stages = tuple[list[nodes.Statement], list[Reduce], list[nodes.Statement]]
 
 
 def split_stages(kernel: Kernel) -> Stages:
-    """Statements before the reductions, the reductions, and statements that the last block runs."""
+    """Split a full reduction into prologue, reductions and epilogue.
+
+    The epilogue has the stores and the statements that use results. Raises CudaPrintError if it
+    has a loop over axes, which would need another pass over the grid.
+    """
     before: list[nodes.Statement] = []
     reduces: list[Reduce] = []
     after: list[nodes.Statement] = []

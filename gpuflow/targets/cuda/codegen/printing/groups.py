@@ -1,13 +1,13 @@
-"""The emitter of kernels in which a group of threads computes one point.
+"""Printer of row kernels: a group of threads along the block's x computes one point.
 
-Members of a group take several neighbors with 128-bit accesses if the schedule is vectorized:
+If the schedule is vectorized, each thread accesses several neighbors with 128-bit loads and stores:
 
     x_lanes = load_vector_readonly(x, x_at_i1, 4)
-    t5 = phase_0(t5, x_lanes, ...)      one vector: its lanes one after the other
+    t5 = phase_0(t5, x_lanes, ...)      the lanes of a vector, one after the other
 
-A row that is read by several phases, and short enough for the registers of its group, is loaded
-once. The text has both variants, selected by the length of the row: ``launch.tile`` vectors for
-each thread, or loops that read it again for every phase.
+A row that several phases read is loaded once if it fits into the registers of its group:
+``launch.tile`` vectors per thread. The text also has a variant with loops that load the row again
+in every phase. The length of the row selects one of both.
 """
 
 from __future__ import annotations
@@ -25,14 +25,24 @@ from gpuflow.targets.cuda.codegen.printing.point_printer import Nest
 from gpuflow.targets.cuda.codegen.printing.scalar_text import STORAGE_BITS, narrow, widen
 from gpuflow.targets.cuda.codegen.schedules.launch_config import MEMBER_ROLES, axes_of, perfect_nest
 
-# Vectors of a thread that are in flight at once in a full reduction, whose grid is small: a
-# multiprocessor of 4.8 TB/s / 132 waits some 800 cycles for 20 bytes a cycle, which are 16 KiB.
+# Unroll factor of a full reduction: vectors of a thread in flight at once. Its grid is small. A
+# multiprocessor gets 4.8 TB/s / 132, or 20 bytes a cycle. With a latency of some 800 cycles, it
+# needs 16 KiB in flight.
 IN_FLIGHT = 4
 
 
 @record
 class VectorPhase:
-    """The device function for one vector: loads, stores and arguments of its caller."""
+    """The device function of a phase, which computes one vector.
+
+    Attributes:
+        name: name of the function.
+        axes: axes of the phase, the innermost last.
+        loads: operands whose vectors the caller loads and passes.
+        stores: operands whose vectors the function returns and the caller stores.
+        captured: variables of the kernel that the function takes as further arguments.
+        accesses: those loads and stores, for the offsets that the caller prints.
+    """
 
     name: str
     axes: Sequence[Axis]
@@ -43,9 +53,9 @@ class VectorPhase:
 
 
 class GroupPrinter(MemberPrinter):
-    """Prints a kernel of strategy "row"; with ``launch.width`` 1 element by element."""
+    """Prints a kernel of strategy "row"; if ``launch.width`` is 1, without vectors."""
 
-    from_registers = False  # the row is in the registers of its group
+    from_registers = False  # the printed variant has the row in registers
 
     # Points
 
@@ -55,7 +65,7 @@ class GroupPrinter(MemberPrinter):
         super().points(nest)
 
     def inside(self, nest: Nest, print_body: Callable[[Block], None]) -> None:
-        in_point = self.in_points and not self.in_members and len(nest) == 1
+        in_point = self.in_points and not self.members_diverge and len(nest) == 1
         super().inside(nest, self._point if in_point and self.launch.tile else print_body)
 
     def member_names(self) -> None:
@@ -64,7 +74,7 @@ class GroupPrinter(MemberPrinter):
             self.count_vectors()
 
     def count_vectors(self) -> None:
-        """Define the counts of vectors of the members, and of their last axis."""
+        """Print the number of vectors in a row, and along its last axis."""
         axes, width = self.launch.members, self.launch.width
         self.emit(f"last_vectors = {self.index(f'{self.names.extent(axes[-1])} // {width}')}")
         self.emit("row_vectors = last_vectors")
@@ -73,10 +83,10 @@ class GroupPrinter(MemberPrinter):
             self.emit(f"row_vectors = {count}")
 
     def _point(self, block: Block) -> None:
-        """One point: from registers if they hold it, else from memory.
+        """Print both variants of a point: with the row in registers, and from memory.
 
-        Indices in a row of several axes are divided by its length, so an empty one is not cached:
-        its loops are never entered.
+        A row of several axes must not be empty in the first one, which divides by the length of an
+        axis. In the second one, the loops of an empty row have no iteration.
         """
         capacity = self.index_product("member_count", str(self.launch.tile))
         least = "0 < " if len(self.launch.members) > 1 else ""
@@ -89,7 +99,7 @@ class GroupPrinter(MemberPrinter):
             self.block(block)
 
     def _load_row(self, block: Block) -> None:
-        """Load a thread's share of the row; all loads overlap."""
+        """Print the loads of a thread's vectors of the row; they overlap."""
         loads = {s.operand: s for s in statements(block) if isinstance(s, Load)}
         accesses = Block(body=tuple(loads[name] for name in self.launch.register_operands))
         for number in range(self.launch.tile):
@@ -99,11 +109,11 @@ class GroupPrinter(MemberPrinter):
                 for name in self.launch.register_operands:
                     operand, at = self.operands[name], self.offsets[name]
                     pointer = self.names.operand(name)
-                    call = f"{self._inside_load(operand)}({pointer}, {at}, "
+                    call = f"{self._bounded_load(operand)}({pointer}, {at}, "
                     self.emit(f"{pointer}_kept_{number} = {call}vector_{number} < row_vectors)")
 
-    def _inside_load(self, operand: Operand) -> str:
-        """Print the function that loads a vector within a row, or zeros past its end; its name."""
+    def _bounded_load(self, operand: Operand) -> str:
+        """Print the function that loads a vector, or gives zeros past the row; returns its name."""
         bits = STORAGE_BITS.get(operand.dtype, COMPONENT_DTYPES.get(operand.dtype, operand.dtype))
         width, name = self.launch.width, f"load_inside_{bits}"
         zeros = ", ".join([f"np.{bits}(0)"] * width)
@@ -120,7 +130,7 @@ class GroupPrinter(MemberPrinter):
     # Phases
 
     def loop(self, s: For) -> None:
-        if self.launch.width == 1 or s.axis is None or not self.is_shared(s.axis):
+        if self.launch.width == 1 or s.axis is None or not self.is_distributed(s.axis):
             super().loop(s)
             return
         self._barrier_before_inplace_stores(s.body)
@@ -138,8 +148,13 @@ class GroupPrinter(MemberPrinter):
         self._over_vectors(phase, [out for s in reduces for out in self.results(s)])
 
     def _over_vectors(self, phase: VectorPhase, sums: Sequence[str]) -> None:
-        """Run the phase on all vectors of this member."""
-        self.in_members = True
+        """Print the calls of a phase for all vectors of this member.
+
+        Args:
+            phase: the phase.
+            sums: variables of the reductions' results, which it updates.
+        """
+        self.members_diverge = True
         if self.from_registers:
             for number in range(self.launch.tile):
                 with self.indented(f"if vector_{number} < row_vectors:"):
@@ -151,10 +166,10 @@ class GroupPrinter(MemberPrinter):
             with self.indented("while vector_id < row_vectors:"):
                 self._run(phase, "vector_id", sums, None)
                 self.emit(f"vector_id = {self.index_sum('vector_id', 'member_count')}")
-        self.in_members = False
+        self.members_diverge = False
 
     def _overlap_loads(self, phase: VectorPhase, sums: Sequence[str]) -> None:
-        """The loop that loads several vectors before it uses the first one."""
+        """Print an unrolled loop that loads ``IN_FLIGHT`` vectors before it uses the first."""
         for number in range(1, IN_FLIGHT):
             before = "member_count" if number == 1 else f"ahead_{number - 1}"
             ahead = before if number == 1 else self.index_sum(before, "member_count")
@@ -180,7 +195,13 @@ class GroupPrinter(MemberPrinter):
     def _run(
         self, phase: VectorPhase, vector: str, sums: Sequence[str], register: int | None
     ) -> None:
-        """Run the phase on one vector; its register operands may be in registers already."""
+        """Print a phase of one vector.
+
+        Args:
+            phase, sums: as for ``_over_vectors``.
+            vector: variable of the vector's index in the row.
+            register: ordinal of the vector in the thread's registers; None: it is in memory.
+        """
         with self._at(phase.axes, vector, phase.accesses):
             lanes = []
             for operand in phase.loads:
@@ -209,7 +230,7 @@ class GroupPrinter(MemberPrinter):
 
     @contextmanager
     def _at(self, axes: Sequence[Axis], vector: str, accesses: Block) -> Iterator[None]:
-        """Set the indices of a vector's first element, and the offsets for ``accesses``."""
+        """Print the indices of a vector's first element, and the offsets of ``accesses``."""
         last = axes[-1].name
         self.split(vector, axes, last_extent="last_vectors")
         self.emit(f"{last} = {self.index_product(last, str(self.launch.width))}")
@@ -247,11 +268,11 @@ class GroupPrinter(MemberPrinter):
         moved: Sequence[Load | Store],
         reduces: Sequence[Reduce],
     ) -> list[str]:
-        """The suite of the function for one element: it returns stored, then combined values."""
+        """The body of the function for one element: it returns stored values, then reduced ones."""
         rest = Block(body=tuple(s for b in bodies for s in b.body if s not in moved))
         results = []
         with self.function_body() as suite, ExitStack() as stack:
-            self.in_members = True
+            self.members_diverge = True
             for axis in axes:
                 stack.enter_context(self.at_point(axis, rest))
             for s in (s for body in bodies for s in body.body):
@@ -265,7 +286,7 @@ class GroupPrinter(MemberPrinter):
                     self.statement(s)
             results += [self.value(v) for s in reduces for v in s.body.results]
             self.emit(f"return {', '.join(results)}")
-            self.in_members = False
+            self.members_diverge = False
         return suite
 
     def _vector_source(
@@ -277,7 +298,7 @@ class GroupPrinter(MemberPrinter):
         reduces: Sequence[Reduce],
         stores: int,
     ) -> list[str]:
-        """The function for one vector, with its head."""
+        """The text of the function for one vector, head first."""
         width, sum_count = self.launch.width, sum(len(s.outs) for s in reduces)
         sums = [f"sum_{number}" for number in range(sum_count)]
         lanes = [self._lanes(operand) for operand in loads]

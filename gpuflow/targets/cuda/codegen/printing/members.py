@@ -1,7 +1,13 @@
-"""Several threads that compute one point: rows, columns and full reductions.
+"""Printer base of kernels in which a group of threads computes one point.
 
-The threads of a group are its members. All of them run the statements of a point, and so have all
-its values; loops over ROW and REDUCE axes are shared, and a Reduce is combined over the members.
+The threads of a group are its members. Every member runs the statements of the point, and so holds
+all its values. Loops over ROW and REDUCE axes are distributed: each member runs some iterations.
+After a Reduce, the members combine their partial results.
+
+    strategy    members of a group                    groups
+    row         threadIdx.x: a warp, or a block       threadIdx.y and blocks
+    column      threadIdx.y                           threadIdx.x and blocks
+    full        all threads of the grid               one
 """
 
 from __future__ import annotations
@@ -28,25 +34,39 @@ from gpuflow.kir.rewrite import numbered_from_zero
 from gpuflow.kir.scalar import storage_bytes
 from gpuflow.kir.walk import statements
 from gpuflow.targets.cuda.codegen.printing import combining
-from gpuflow.targets.cuda.codegen.printing.phases import MOST_REPEATED, may_share
+from gpuflow.targets.cuda.codegen.printing.phases import MOST_REPEATED, may_fuse
 from gpuflow.targets.cuda.codegen.printing.point_printer import CudaPrinter, Nest
 from gpuflow.targets.cuda.codegen.printing.scalar_text import STORAGE_BITS
 from gpuflow.targets.cuda.codegen.schedules.launch_config import MEMBER_ROLES, axes_of, perfect_nest
 from gpuflow.targets.printer import constant
 
-# Iterations of a column's loop whose loads are in flight at once.
+# Unroll factor of a column's loop: the loads of so many iterations are in flight at once.
 IN_FLIGHT = 4
 
 
 class MemberPrinter(CudaPrinter):
-    """Common code of the emitters of groups and of full reductions, element by element."""
+    """Prints statements for a group of threads, one element of an iteration at a time.
 
-    in_members = False  # inside a loop that the members share
-    uniform = True  # here all groups of a block run the same statements
+    Three flags describe where a statement is:
+
+        in_points         the group is at a point; always, if the kernel has no loop over points
+        members_diverge   members of a group are at different iterations of a distributed loop, or
+                          only one of them is here
+        groups_diverge    groups of a block may be in different branches or iterations
+
+    A barrier is legal only if all its threads reach it: if neither diverge (``may_synchronize``).
+    ``_emit_barrier`` and ``combine_members`` print all barriers, and assert that. Loops are
+    distributed, and values combined, only at points where barriers are legal. Elsewhere each member
+    runs the whole loop by itself. A subclass that prints iterations of a distributed loop must set
+    ``members_diverge`` meanwhile.
+    """
+
+    members_diverge = False
+    groups_diverge = False
 
     @property
     def is_column(self) -> bool:
-        """Whether members are along the block's y and groups along its x."""
+        """Whether members differ in threadIdx.y, and the groups of a block in threadIdx.x."""
         return self.launch.strategy == "column"
 
     def entry(self) -> None:
@@ -56,7 +76,7 @@ class MemberPrinter(CudaPrinter):
         self.block(self.kernel.body)
 
     def member_names(self) -> None:
-        """Define the id of the member in its group, and the count of members."""
+        """Print the id of the member in its group, and the number of members."""
         along = "y" if self.is_column else "x"
         self.emit(f"member_id = {self.index(f'cuda.threadIdx.{along}')}")
         self.emit(f"member_count = {self.index(f'cuda.blockDim.{along}')}")
@@ -77,7 +97,11 @@ class MemberPrinter(CudaPrinter):
             self.inside(nest, self.block)
 
     def _column_points(self, nest: Nest, axes: Sequence[Axis]) -> None:
-        """32 neighbors at a time, or pairs; threads past the last repeat it and store nothing."""
+        """Print the loop in which a block computes 32 neighboring columns, or pairs, at a time.
+
+        Threads past the last column compute it once more, as they must reach all barriers. They
+        store nothing.
+        """
         width = self.launch.width
         if width > 1:
             self.emit(f"point_count = {self.index(f'point_count // {width}')}")
@@ -98,7 +122,7 @@ class MemberPrinter(CudaPrinter):
         if s.axis is None:
             with self._diverging():
                 super().loop(s)
-        elif self.is_shared(s.axis):
+        elif self.is_distributed(s.axis):
             self._barrier_before_inplace_stores(s.body)
             nest = perfect_nest(s, self.axes, MEMBER_ROLES)
             self.over_members(axes_of(nest, self.axes), lambda: self.inside(nest, self.block))
@@ -115,38 +139,44 @@ class MemberPrinter(CudaPrinter):
 
     @contextmanager
     def _diverging(self) -> Iterator[None]:
-        """Columns of a block may diverge in a branch or trip count: it must not have a barrier.
+        """Print a branch or a loop of unknown trip count: in columns it must have no barrier.
 
-        Shared values are then computed by every member. Rows may have one: the groups of a
-        block share a barrier only when there is one group.
+        The columns of a block share its barriers and may diverge here, so every member computes
+        all iterations of inner loops. Rows may keep their barriers: a row of several warps has
+        the block to itself, and other rows only synchronize their warp.
         """
-        before = self.uniform
-        self.uniform = before and not self.is_column
+        before = self.groups_diverge
+        self.groups_diverge = before or self.is_column
         yield
-        self.uniform = before
+        self.groups_diverge = before
 
-    def is_shared(self, axis: str) -> bool:
-        """Whether a loop over ``axis`` here is shared by the members of a group."""
-        shared = self.in_points and not self.in_members and self.uniform
-        return shared and self.axes[axis].role in MEMBER_ROLES
+    @property
+    def may_synchronize(self) -> bool:
+        """Whether all threads that share a barrier reach this statement."""
+        return not (self.members_diverge or self.groups_diverge)
+
+    def is_distributed(self, axis: str) -> bool:
+        """Whether a loop over ``axis`` is distributed over the members at this statement."""
+        at_point = self.in_points and self.may_synchronize
+        return at_point and self.axes[axis].role in MEMBER_ROLES
 
     def over_members(self, axes: Sequence[Axis], print_body: Callable[[], None]) -> None:
-        """A loop over the product of ``axes`` that the members of a group share."""
-        self.in_members = True
+        """Print a loop over the product of ``axes`` that is distributed over the members."""
+        self.members_diverge = True
         linear = axes[0].name if len(axes) == 1 else f"place_{axes[-1].name}"
         with self.counting(linear, "member_id", self.product(axes), "member_count"):
             if len(axes) > 1:
                 self.split(linear, axes)
             print_body()
-        self.in_members = False
+        self.members_diverge = False
 
     def unrolled_over_members(self, axes: Sequence[Axis], print_body: Callable[[], None]) -> None:
-        """``over_members`` of a body that only reads, unrolled by several iterations.
+        """Print ``over_members``, unrolled by ``IN_FLIGHT``; the body must only read.
 
-        The assembler then overlaps their loads, which it does not across the iterations of a loop
-        with an unknown step.
+        The assembler then overlaps the loads of the unrolled iterations. It does not overlap
+        iterations of a loop with an unknown step.
         """
-        self.in_members = True
+        self.members_diverge = True
         linear = axes[0].name if len(axes) == 1 else f"place_{axes[-1].name}"
         count = self.product(axes)
         self.emit("turn = member_id")
@@ -162,16 +192,16 @@ class MemberPrinter(CudaPrinter):
             if len(axes) > 1:
                 self.split(linear, axes)
             print_body()
-        self.in_members = False
+        self.members_diverge = False
 
     # Reductions
 
     def block(self, block: Block) -> None:
-        """Adjacent independent reductions share one loop."""
+        """Print statements; adjacent independent reductions are fused into one loop."""
         fused: list[Reduce] = []
         for statement in block.body:
-            if isinstance(statement, Reduce) and self.is_shared(statement.axes[0]):
-                if fused and not may_share(fused, statement):
+            if isinstance(statement, Reduce) and self.is_distributed(statement.axes[0]):
+                if fused and not may_fuse(fused, statement):
                     self._reduce_fused(fused)
                     fused = []
                 fused.append(statement)
@@ -188,7 +218,10 @@ class MemberPrinter(CudaPrinter):
             self.combine_members(s, "column" if self.is_column else "row")
 
     def partial_reduces(self, reduces: Sequence[Reduce]) -> None:
-        """Each member combines its share, of all reductions in one loop."""
+        """Print one loop in which each member reduces its iterations, for all ``reduces``.
+
+        All of ``reduces`` must have the same axes.
+        """
         self.begin_reduces(reduces)
         if reduces:
             axes = [axis for axis in self.kernel.axes if axis.name in reduces[0].axes]
@@ -197,7 +230,7 @@ class MemberPrinter(CudaPrinter):
             over(axes, lambda: self._combine_points(reduces, axes))
 
     def begin_reduces(self, reduces: Sequence[Reduce]) -> None:
-        """Set the results to their initial values; the bodies may write in place."""
+        """Set the results to their initial values; emit the barrier that in-place stores need."""
         for s in reduces:
             self.assign(self.results(s), [self.value(v) for v in s.init])
         self._barrier_before_inplace_stores(*(s.body for s in reduces))
@@ -215,22 +248,35 @@ class MemberPrinter(CudaPrinter):
         self.combine(s, self.results(s), [self.value(v) for v in s.body.results])
 
     def results(self, s: Reduce) -> list[str]:
-        """The variables that hold the results of a reduction."""
+        """The variables of the results of a reduction."""
         return [self.value(o) for o in s.outs]
 
-    def combine_members(self, s: Reduce, group: str) -> None:
-        """Combine the results of the members, so that each of them has the result."""
+    def combine_members(self, s: Reduce, reduction: str) -> None:
+        """Combine the partial results of the members, with barriers; each of them gets the total.
+
+        Args:
+            s: the reduction.
+            reduction: key of ``combining.GROUP_REDUCTIONS``: "row" combines the threads of one
+                threadIdx.y, "column" those of one threadIdx.x.
+        """
+        assert self.may_synchronize, self.kernel.name
         outs = self.results(s)
         combine = self.combine_function(s)
         dtypes = [out.dtype for out in s.outs]
-        self.helper(f"{group}_{combine}", combining.GROUPS[group](combine, dtypes))
-        shared = [self._shared_array(number, dtype) for number, dtype in enumerate(dtypes)]
-        neutral = [self.value(v) for v in s.init] if group == "row" else []
+        text = combining.GROUP_REDUCTIONS[reduction](combine, dtypes)
+        self.helper(f"{reduction}_{combine}", text)
+        shared = [self._shared_memory_array(number, dtype) for number, dtype in enumerate(dtypes)]
+        neutral = [self.value(v) for v in s.init] if reduction == "row" else []
         arguments = ", ".join([*outs, *neutral, *shared])
-        self.emit(f"{', '.join(outs)} = {group}_{combine}({arguments})")
+        self.emit(f"{', '.join(outs)} = {reduction}_{combine}({arguments})")
 
-    def _shared_array(self, number: int, dtype: str) -> str:
-        """Shared memory for one component; reductions follow each other and use the same."""
+    def _shared_memory_array(self, number: int, dtype: str) -> str:
+        """Declare an array in the block's shared memory, once for all reductions; returns its name.
+
+        Args:
+            number: the component of the reduction.
+            dtype: its compute dtype.
+        """
         name = f"shared_{number}_{dtype}"
         size = 32 * 32 * self.launch.width if self.is_column else 32
         declaration = f"    {name} = shared_array(np.{STORAGE_BITS.get(dtype, dtype)}, {size})"
@@ -240,12 +286,12 @@ class MemberPrinter(CudaPrinter):
         return name
 
     def combine_function(self, s: Reduce) -> str:
-        """Print the device function that combines two partial results; returns its name."""
+        """Print the device function that combines two partial results, once; returns its name."""
         count = len(s.outs)
         sides = [f"a{n}" for n in range(count)] + [f"b{n}" for n in range(count)]
         combine = numbered_from_zero(s.combine)  # equal combinations have equal text
         with self.function_body() as body:
-            self.values.clear()  # it numbers its own values
+            self.values.clear()  # values of the function are numbered from zero, too
             self.bind(combine.params, sides)
             self.block(combine)
             self.emit(f"return {', '.join(self.value(v) for v in combine.results)}")
@@ -261,7 +307,10 @@ class MemberPrinter(CudaPrinter):
     # Loads and stores
 
     def _load(self, s: Load) -> None:
-        """Threads past the last point read nothing that those of the last point write in place."""
+        """Print a load; threads past the last column do not load from INOUT operands.
+
+        They repeat the last column, whose threads may write those elements at the same time.
+        """
         if not self.is_column or self.operands[s.operand].mode is not Mode.INOUT:
             super()._load(s)
             return
@@ -271,11 +320,11 @@ class MemberPrinter(CudaPrinter):
             self.emit(f"{self.value(s.out)} = {constant(0, s.out.dtype)}")
 
     def _store(self, s: Store) -> None:
-        """Except in loops that members share, one of them stores for all."""
+        """Print a store; outside of distributed loops, member 0 stores for its group."""
         guards = ["is_inside"] if self.is_column else []
-        if not self.in_members:
-            if self.operands[s.operand].mode is Mode.INOUT and self.uniform:
-                self.emit(self._group_barrier())
+        if not self.members_diverge:
+            if self.operands[s.operand].mode is Mode.INOUT and self.may_synchronize:
+                self._emit_barrier()
             guards.append("member_id == 0")
         if not guards:
             super()._store(s)
@@ -284,20 +333,23 @@ class MemberPrinter(CudaPrinter):
             super()._store(s)
 
     def _barrier_before_inplace_stores(self, *bodies: Block) -> None:
-        """Emit a barrier: other members may still read the elements, in an earlier phase."""
+        """Emit a barrier if bodies store in place: other members may still read the elements."""
         stored = {s.operand for body in bodies for s in statements(body) if isinstance(s, Store)}
         if any(self.operands[name].mode is Mode.INOUT for name in stored):
-            self.emit(self._group_barrier())
+            self._emit_barrier()
 
-    def _group_barrier(self) -> str:
+    def _emit_barrier(self) -> None:
+        """Print a barrier for the threads of a group; of the whole block, if it has columns."""
+        assert self.may_synchronize, self.kernel.name
         if self.is_column:
-            return "barrier()"
+            self.emit("barrier()")
+            return
         self.helper("row_barrier", combining.ROW_BARRIER)
-        return "row_barrier()"
+        self.emit("row_barrier()")
 
 
 def _only_read(reduces: Sequence[Reduce]) -> bool:
-    """Whether the bodies are short, and only read and compute."""
+    """Whether the bodies have few statements, and no stores, loops or branches."""
     inside = [s for reduce in reduces for s in reduce.body.body]
     pure = (Const, Load, Apply, Select, Cast)
     return len(inside) <= MOST_REPEATED and all(isinstance(s, pure) for s in inside)

@@ -1,7 +1,8 @@
-"""Phases of rows and full reductions: loops that the members of a group share, and their vectors.
+"""Vectorization of group kernels: which accesses of their phases can be vectors, and how wide.
 
-A phase is one loop over the axes of the members: adjacent reductions, or stores. If every phase
-iterates along the innermost axis, a member takes several neighbors at once.
+A phase is one loop that is distributed over the threads of a group: adjacent reductions, or a loop
+that stores. If every phase iterates along the innermost axis, a thread takes several neighbors at
+once.
 """
 
 from __future__ import annotations
@@ -18,11 +19,12 @@ from gpuflow.kir.walk import all_uses, is_whole, statements
 from gpuflow.targets.kernel_walk import operands_in
 
 VECTOR_BYTES = 16
-MOST_REPEATED = 16  # statements of a column's iteration that may be unrolled
-PAIR = 2  # columns of a thread
-MOST_SHARED = 48 << 10  # bytes that every GPU gives a block by default
+MOST_REPEATED = 16  # most statements in a column's iteration for which it is unrolled
+PAIR = 2  # neighboring columns that a thread computes
+MOST_SHARED = 48 << 10  # bytes of shared memory that every GPU gives a block by default
 _HALVES = ("bfloat16", "float16")
-# Of a row in the registers of a thread, in elements of at most 4 bytes; more costs occupancy.
+# Most elements (of at most 4 bytes) and vectors of rows in a thread's registers: more would reduce
+# occupancy.
 MAX_REGISTER_ELEMENTS = 32
 MAX_REGISTER_VECTORS = 4
 
@@ -31,7 +33,7 @@ _PURE = (nodes.Const, nodes.Load, nodes.Apply, nodes.Select, nodes.Cast)
 
 @record
 class Phase:
-    """One loop over ``axes``: the bodies that are run at each of its points."""
+    """One loop over ``axes`` that runs ``bodies`` in each iteration."""
 
     axes: tuple[str, ...]
     bodies: tuple[Block, ...]
@@ -39,13 +41,13 @@ class Phase:
 
 @record
 class Vectors:
-    """The vectorization of a group.
+    """The vector accesses of a group kernel.
 
     Attributes:
-        width: neighbors that a member takes at once.
-        operands: those that are read or written so.
-        register_operands: those that several phases read, which may stay in registers.
-        tile: vectors of each that a thread holds; 0 if there are none.
+        width: elements of a vector; 1: no vectors.
+        operands: names of the operands that are loaded or stored as vectors.
+        register_operands: operands that several phases read, and that registers may hold.
+        tile: vectors of each of them in a thread's registers; 0 if there are none.
     """
 
     width: int = 1
@@ -67,19 +69,19 @@ def moves_as_vector(
     return plain and operand.strides[-1] is Stride.UNIT
 
 
-def may_share(fused: Sequence[nodes.Reduce], s: nodes.Reduce) -> bool:
+def may_fuse(fused: Sequence[nodes.Reduce], s: nodes.Reduce) -> bool:
     """Whether a reduction runs over the same axes as others and uses none of their results."""
     results = {value.number for other in fused for value in other.outs}
     return set(s.axes) == set(fused[0].axes) and not all_uses(s) & results
 
 
 def group_vectors(kernel: Kernel, block: Block, may_keep: bool) -> Vectors:
-    """Select the vectors of the phases in ``block``, which is run at one point.
+    """Select the vectors of a row or full reduction; ``Vectors()`` if it can have none.
 
     Args:
-        kernel: that it belongs to. Its innermost axis is the members'.
-        block: the statements of one point.
-        may_keep: whether a point is small enough for the registers of a group, for some sizes.
+        kernel: the kernel. Its innermost axis is distributed over the threads of a group.
+        block: the statements of one point of ``kernel``.
+        may_keep: whether a row fits into the registers of a group, for some sizes.
     """
     phases, last = _phases_of(kernel, block), kernel.axes[-1]
     if not phases or any(phase.axes != phases[0].axes for phase in phases):
@@ -103,15 +105,15 @@ def group_vectors(kernel: Kernel, block: Block, may_keep: bool) -> Vectors:
 
 
 def column_pairs(kernel: Kernel, block: Block) -> Vectors:
-    """Select vectors of two neighboring columns for a thread, if they pay off.
+    """Select vectors of two neighboring columns for a thread; ``Vectors()`` if they do not pay off.
 
-    It is for 16-bit floats, of which a warp reads 64 bytes at once although 128 are one access.
-    Both columns are printed, so there are no loops or branches in ``block``, and nothing is written
-    that may be read. A text too long to be unrolled in its loop reads no more at once that way.
+    They are for 16-bit floats: a warp would read 64 bytes at once, where one access can have 128.
+    The statements are printed once per column. So ``block`` must have no loops or branches, and no
+    operand that is both read and written. A body that is too long to be unrolled gains nothing.
 
     Args:
-        kernel: that it belongs to. Its innermost axis is the columns'.
-        block: the statements of one column.
+        kernel: the kernel. Its innermost axis counts columns.
+        block: the statements of one column of ``kernel``.
     """
     reduces = [s for s in block.body if isinstance(s, nodes.Reduce)]
     body = [s for s in block.body if not isinstance(s, nodes.Reduce)]
@@ -139,7 +141,7 @@ def column_pairs(kernel: Kernel, block: Block) -> Vectors:
 
 
 def read_after_write(body: Block, stores: Sequence[str]) -> bool:
-    """Whether the body stores one operand twice, or loads one that it has stored before."""
+    """Whether the body stores an operand twice, or loads one that it has stored before."""
     written: set[str] = set()
     for statement in body.body:
         accessed = operands_in(Block(body=(statement,)))
@@ -151,12 +153,12 @@ def read_after_write(body: Block, stores: Sequence[str]) -> bool:
 
 
 def _phases_of(kernel: Kernel, block: Block) -> list[Phase]:
-    """The phases in order; none if there are other loops."""
+    """The phases in order; empty if a loop over an axis is inside another statement."""
     phases: list[Phase] = []
     fused: list[nodes.Reduce] = []
     for statement in block.body:
         if isinstance(statement, nodes.Reduce):
-            if fused and may_share(fused, statement):
+            if fused and may_fuse(fused, statement):
                 fused.append(statement)
                 phases[-1] = Phase(phases[-1].axes, (*phases[-1].bodies, statement.body))
                 continue
@@ -192,7 +194,7 @@ def _loop_phase(loop: nodes.For) -> Phase:
 
 
 def _takes_vectors(body: Block, kernel: Kernel) -> bool:
-    """Whether the body only computes, and reads and stores consecutive elements."""
+    """Whether the body has only arithmetic and loads, and stores of consecutive elements."""
     stores = [s.operand for s in body.body if isinstance(s, nodes.Store)]
     simple = all(isinstance(s, _PURE) or moves_as_vector(s, kernel) for s in body.body)
     return simple and not read_after_write(body, stores)
@@ -206,7 +208,7 @@ def _read_repeatedly(
     in_scalars: set[str] = set()
     for phase in phases:
         loads = [s for b in phase.bodies for s in b.body if isinstance(s, nodes.Load)]
-        # In order, not as a set: a text is the same in each process.
+        # A dict, as the order of a set differs between processes and would change the text.
         in_vectors = dict.fromkeys(s.operand for s in loads if moves_as_vector(s, kernel))
         count.update(list(in_vectors))
         in_scalars |= {s.operand for s in loads if not moves_as_vector(s, kernel)}

@@ -1,8 +1,8 @@
-"""Common code of the CUDA emitters: overrides of ``KernelPrinter``'s hooks.
+"""Printer base of the CUDA target: overrides of ``KernelPrinter``'s hooks.
 
-A point is computed by one thread or, if it is a tile of two axes, by a block (``points``), by a
-group of threads (``groups``), or by the whole grid (``full``). There is one parameter for each of
-``nodes.arguments``, in that order.
+Subclasses distribute the points of a kernel. One thread computes a point, or a block if points are
+tiles (``points``); or a group of threads does (``groups``, ``columns``), or the grid (``full``).
+The kernel has one parameter for each of ``nodes.arguments``, in that order.
 """
 
 from __future__ import annotations
@@ -50,11 +50,11 @@ Nest = list[PointLoop]
 
 
 class CudaPrintError(RuntimeError):
-    """A kernel has a form that the CUDA target does not print; a fault of the compiler."""
+    """The CUDA target cannot print a kernel; schedules or lowering should not have produced it."""
 
 
 class CudaNames(Names):
-    """Operand names that shadow no function of printed CUDA source."""
+    """Variable names of operands, which never shadow a function that printed source calls."""
 
     _CALLED = frozenset(
         ("cuda", "libdevice", "maximum", "minimum", "saturate", "bitcast", "barrier")
@@ -66,7 +66,16 @@ class CudaNames(Names):
 
 
 class CudaPrinter(KernelPrinter):
-    """Prints a kernel; emitters distribute its points over threads."""
+    """Prints a kernel as Python source; subclasses override ``points`` and ``entry``.
+
+    Attributes:
+        launch: the distribution of points over threads.
+        index_type: NumPy's name of the type of indices and offsets.
+        helpers: text of device functions by name, in the order in which the module has them.
+        signature_index: index in ``lines`` of the kernel's signature.
+        shared_bytes: static shared memory, at most.
+        in_points: inside the loop over points; always, if the kernel has none.
+    """
 
     target_name = "cuda"
     comment = "A gpuflow kernel for CUDA; its names: targets/cuda/codegen/intrinsics/namespace.py"
@@ -76,10 +85,10 @@ class CudaPrinter(KernelPrinter):
         self.names = CudaNames()
         self.launch = launch
         self.index_type = f"int{kernel.index_bits}"
-        self.helpers: dict[str, str] = {}  # device functions by name, in order of definition
+        self.helpers: dict[str, str] = {}
         self.signature_index = 0
-        self.shared_bytes = 0  # of static shared memory, at most
-        self.in_points = False  # within the loop over points, or without one
+        self.shared_bytes = 0
+        self.in_points = False
 
     # Text around the body
 
@@ -91,14 +100,14 @@ class CudaPrinter(KernelPrinter):
         return replace(printed, text="\n".join([*self.lines[:at], *helpers, *self.lines[at:], ""]))
 
     def helper(self, name: str, text: str) -> None:
-        """Print a device function before the kernel, once."""
+        """Print a device function before the kernel, unless one of this name is printed."""
         self.helpers.setdefault(name, text.strip())
 
     @contextmanager
     def function_body(self) -> Iterator[list[str]]:
-        """Print into the list that this gives, as the body of a function.
+        """Print into the yielded list, as the body of a function.
 
-        Variables that are bound in it are local to the function.
+        Values that are bound meanwhile are local to the function.
         """
         outer = self.lines, self.depth, self.values
         self.lines, self.depth, self.values = [], 1, dict(self.values)
@@ -110,12 +119,12 @@ class CudaPrinter(KernelPrinter):
     def captured(
         self, items: Sequence[Statement], moved: Sequence[Load | Store], axes: Iterable[Axis]
     ) -> list[str]:
-        """The kernel's variables that a device function of some statements uses.
+        """Free variables of a device function: variables of the kernel that it takes as arguments.
 
         Args:
-            items: the statements.
-            moved: those of them whose elements the function's caller loads and stores.
-            axes: of the loops that the function enters; their variables are the kernel's.
+            items: the statements of the function.
+            moved: those of ``items`` that the caller executes: its vector loads and stores.
+            axes: axes of the loops that the function enters, at indices of the kernel.
         """
         names = dict.fromkeys(self.value(value) for value in taken(items))
         for s in statements(Block(body=tuple(items))):
@@ -124,7 +133,7 @@ class CudaPrinter(KernelPrinter):
         return list(names)
 
     def _address_names(self, operand: Operand, axes: Iterable[Axis]) -> Iterator[str]:
-        """The variables in the address of an operand's element, where loops are still entered."""
+        """The kernel's variables in an element's address, before the loops over ``axes``."""
         if operand.mode is Mode.SCALAR:
             yield self._element(operand, None, None)
             return
@@ -140,7 +149,7 @@ class CudaPrinter(KernelPrinter):
                 yield self.names.stride(operand.name, axis.name)
 
     def parameters(self) -> list[tuple[str, str]]:
-        """Name and type of every parameter; a pointer's type starts with a star."""
+        """Name and type of every parameter; the type of a pointer starts with a star."""
         return [self.parameter(argument) for argument in nodes.arguments(self.kernel)]
 
     def parameter(self, argument: nodes.Argument) -> tuple[str, str]:
@@ -161,7 +170,7 @@ class CudaPrinter(KernelPrinter):
         return f"def {self.kernel.name}({', '.join(name for name, _ in self.parameters())}):"
 
     def unpack(self) -> None:
-        """Widen scalars: they are passed as they are stored."""
+        """Print conversions of scalar arguments from storage dtype to compute dtype."""
         for operand in self.kernel.operands:
             if operand.mode is Mode.SCALAR and operand.dtype in STORAGE_BITS:
                 name = self.names.operand(operand.name)
@@ -176,13 +185,13 @@ class CudaPrinter(KernelPrinter):
 
     @property
     def grid(self) -> tuple[str, str]:
-        """The id of this block, and the count of blocks."""
+        """The id of this block, and the number of blocks; a lone block is 0 of 1."""
         return ("0", "1") if self.launch.alone else ("cuda.blockIdx.x", "cuda.gridDim.x")
 
     # Index arithmetic
 
     def index(self, expression: str) -> str:
-        """Give an expression the index type."""
+        """An expression cast to the index type."""
         return f"np.{self.index_type}({expression})"
 
     def index_sum(self, left: str, right: str) -> str:
@@ -190,7 +199,7 @@ class CudaPrinter(KernelPrinter):
         return total if self.kernel.index_bits == 64 else self.index(total)
 
     def next_index(self, index: str, step: str) -> str:
-        """The sum with which a loop counts: it does not overflow, and LLVM may rely on that."""
+        """The increment of a loop counter: it must not overflow, which LLVM relies on."""
         is_wide = self.kernel.index_bits == 64
         return f"{index} + {step}" if is_wide else f"next_index({index}, {step})"
 
@@ -211,7 +220,13 @@ class CudaPrinter(KernelPrinter):
         return total
 
     def split(self, linear: str, axes: Sequence[Axis], last_extent: str = "") -> None:
-        """Set the index of every axis from a linear index; the last axis varies fastest."""
+        """Print the index of each axis from a linear index; the last axis varies fastest.
+
+        Args:
+            linear: variable of the linear index.
+            axes: the axes, outermost first.
+            last_extent: replaces the extent of the last axis: a number of vectors.
+        """
         if len(axes) == 1:
             self.emit(f"{axes[0].name} = {linear}")
         for position in range(len(axes) - 1, 0, -1):
@@ -227,7 +242,7 @@ class CudaPrinter(KernelPrinter):
 
     @contextmanager
     def counting(self, variable: str, start: str, stop: str, step: str) -> Iterator[None]:
-        """A while loop: a range whose step is not constant costs a division."""
+        """Print a while loop; a ``range`` whose step is not constant would cost a division."""
         self.emit(f"{variable} = {start}")
         with self.indented(f"while {variable} < {stop}:"):
             yield
@@ -235,7 +250,7 @@ class CudaPrinter(KernelPrinter):
 
     @contextmanager
     def axis_loop(self, axis_name: str, body: Block) -> Iterator[None]:
-        """A loop that one thread runs in order."""
+        """Print a sequential loop over an axis, within one thread."""
         axis = self.axes[axis_name]
         counting = self.counting(axis.name, self.index("0"), self.extent(axis), "1")
         with counting, self.at_point(axis, body):
@@ -248,7 +263,10 @@ class CudaPrinter(KernelPrinter):
             self.over_points(s)
 
     def over_points(self, s: PointLoop) -> None:
-        """The first loop over points is the one that a launch splits."""
+        """Print a nest of loops over points, which the launch distributes.
+
+        Raises CudaPrintError if its axes are not those of the launch.
+        """
         nest = perfect_nest(s, self.axes)
         axes = axes_of(nest, self.axes)
         if axes != self.launch.points:
@@ -266,7 +284,7 @@ class CudaPrinter(KernelPrinter):
         raise NotImplementedError(f"[printer] {type(self).__name__} must override points")
 
     def inside(self, nest: Nest, print_body: Callable[[Block], None]) -> None:
-        """Print the body of perfectly nested loops with indices that are already set."""
+        """Print the statements of a nest of loops at one point, whose indices are defined."""
         loop, *inner = nest
         with self.at_loop(loop):
             if not inner:
@@ -277,14 +295,14 @@ class CudaPrinter(KernelPrinter):
             self.inside(inner, print_body)
 
     def at_loop(self, loop: PointLoop) -> AbstractContextManager[None]:
-        """Enter a loop whose index is already set."""
+        """Print the offsets of a loop's operands at its index, which is defined."""
         assert isinstance(loop, For) and loop.axis is not None  # a Strip is for ``block_tiles``
         return self.at_point(self.axes[loop.axis], loop.body)
 
     # Memory
 
     def raw_load(self, operand: Operand, offset: str) -> str:
-        """The element as it is stored."""
+        """An element in its storage dtype; through the read-only cache, if nothing writes it."""
         name = self.names.operand(operand.name)
         if operand.mode is Mode.IN and not self.launch.alone:
             return f"load_readonly({name}, {offset})"
@@ -302,7 +320,7 @@ class CudaPrinter(KernelPrinter):
         return super()._element(operand, offset, part)
 
     def _advance(self, operand: Operand, stride: Stride, axis: Axis) -> None:
-        """An INDEX operand counts in 64 bits whatever the width of addresses."""
+        """Print an operand's offset along an axis; in 64 bits for INDEX operands."""
         if operand.mode is not Mode.INDEX or self.kernel.index_bits == 64:
             super()._advance(operand, stride, axis)
             return

@@ -1,11 +1,10 @@
-"""The emitter of kernels with one thread for each point, or for a vector of points.
+"""Printer of map kernels: one thread computes a point, or a vector of neighboring points.
 
-Points may be tiles of two axes (``block_tiles``): then a block computes each.
+If points are tiles of two axes, a block computes each (``block_tiles``). Vectors are in
+``vectors``. All loops over points are grid-stride loops.
 
-One thread may compute several neighbors of a row: ``vectors``.
-
-A segmented kernel has a table of argument blocks: a thread takes every ``thread_count``-th point of
-their concatenation, so that small segments are distributed over the grid like large ones.
+In a segmented kernel, the loop is over the concatenated points of all segments (``segments``). So
+the grid covers many small segments as well as a few large ones.
 """
 
 from __future__ import annotations
@@ -37,7 +36,7 @@ class PointPrinter(VectorPrinter):
         self.block(self.kernel.body)
 
     def _thread_names(self) -> None:
-        """Define the id of the thread in the grid, and the count of threads."""
+        """Print the id of the thread in the grid, and the number of threads."""
         if self.launch.alone:
             width, height = ALONE_THREADS
             first = f"{width} * cuda.threadIdx.y + cuda.threadIdx.x"
@@ -72,7 +71,7 @@ class PointPrinter(VectorPrinter):
     # Segments
 
     def _over_segments(self) -> None:
-        """Advance through the table: the points of a thread are in the order of segments."""
+        """Print the loop over segments: a thread's points are in ascending order, as they are."""
         self.emit("segment_id = np.int64(0)")
         self.emit("point_id = np.int64(thread_id)")
         self.emit("point_count = segment_table[1 + 2 * segment_table[0]]")
@@ -83,7 +82,7 @@ class PointPrinter(VectorPrinter):
             self.block(self.kernel.body)
 
     def _segment_points(self, nest: Nest) -> None:
-        """The points of this thread in the current segment."""
+        """Print the loop over this thread's points in the current segment."""
         (axis,) = axes_of(nest, self.axes)
         start, stop = self.index("point_id - segment_start"), self.extent(axis)
         with self.counting(axis.name, start, stop, "thread_count"):

@@ -1,7 +1,7 @@
-"""The CUDA target: from KernelIR to the text of a kernel and its launch.
+"""Print KernelIR kernels as Python source for CUDA, with their launch configuration.
 
-``print_cuda`` selects the emitter; ``build.build_cuda`` compiles the text to a cubin, with or
-without a GPU; ``cached.compile_cuda`` caches it. See schedules/launch_config.py for the
+``print_cuda`` selects the printer by strategy. ``build.build_cuda`` compiles the text to a cubin,
+with or without a GPU, and ``cached.compile_cuda`` caches it. schedules/launch_config.py defines the
 distribution of points over threads.
 """
 
@@ -30,8 +30,8 @@ class CudaSource:
     Attributes:
         text: a Python module that ``build.build_cuda`` compiles.
         entry: name of the kernel function.
-        signature: one type per parameter, as ``build_cuda`` takes them.
-        launch: how grid and block follow from the extents.
+        signature: one type per parameter, in the notation of ``build_cuda``.
+        launch: the distribution of points, from which grid and block follow at each launch.
     """
 
     text: str
@@ -45,9 +45,9 @@ def print_cuda(kernel: Kernel, vectorize: bool = True) -> CudaSource:
 
     Args:
         kernel: a kernel that ``kir.verify`` accepts.
-        vectorize: use wide accesses where the text allows them (``launch.width`` > 1 then);
-            arguments must then pass ``launch_config.may_launch``, and for those that do not a
-            second variant is printed without.
+        vectorize: use vector accesses if the kernel allows them; ``launch.width`` > 1 then. Such
+            a variant must only be launched if ``launch_config.may_launch`` accepts the arguments;
+            the caller prints a second variant, without vectors, for all others.
 
     Raises:
         CudaPrintError: a full reduction uses its result inside another loop over its axes, or
@@ -57,7 +57,7 @@ def print_cuda(kernel: Kernel, vectorize: bool = True) -> CudaSource:
 
 
 def print_scheduled(kernel: Kernel, launch: LaunchConfig) -> CudaSource:
-    """Print a kernel for one of its schedules; raises as ``print_cuda``."""
+    """Print a kernel for one of its launch configurations; raises as ``print_cuda``."""
     printer = EMITTERS[launch.strategy](kernel, launch)
     source = printer.source()
     return CudaSource(source.text, source.entry, tuple(t for _, t in printer.parameters()), launch)

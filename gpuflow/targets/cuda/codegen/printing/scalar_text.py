@@ -1,7 +1,8 @@
-"""Expressions in printed CUDA source for the scalar functions of KernelIR and its casts.
+"""Expressions of printed CUDA source for scalar functions, casts, and storage dtypes.
 
-libdevice is called by name: Numba's ``math.floor`` gives an integer, and ``math`` lacks a third of
-the table. Helpers are device functions that are printed into the source that uses them.
+Functions of libdevice are called by name: Numba's ``math.floor`` gives an integer, and ``math``
+lacks a third of the table. Functions without an expression are device functions (``_HELPERS``),
+which are printed into each module that calls them.
 """
 
 from __future__ import annotations
@@ -12,7 +13,7 @@ from gpuflow.kir.scalar import FLOAT8_DTYPES
 
 FLOATS = ("float32", "float64")
 
-# Functions that libdevice has under this name; the float32 form has an f at the end.
+# KernelIR's name: libdevice's name for float64; that for float32 has the suffix f.
 _LIBDEVICE = {
     "abs": "fabs",
     "rem": "fmod",
@@ -30,15 +31,15 @@ _LIBDEVICE = {
     },
 }  # fmt: skip
 
-# The same expression for floats of both widths; {T} is the NumPy name of the dtype.
-_FLOAT_FORMS = {
+# Templates of float expressions: {T} is the NumPy type, {f} the suffix of libdevice's functions.
+_FLOAT_TEMPLATES = {
     "max": "maximum({0}, {1})",
     "min": "minimum({0}, {1})",
     "sign": "(libdevice.copysign{f}({T}(1.0), {0}) if libdevice.fabs{f}({0}) > {T}(0.0) else {0})",
     "is_finite": "libdevice.fabs{f}({0}) < {T}(np.inf)",
 }
 
-_INTEGER_FORMS = {
+_INTEGER_TEMPLATES = {
     "max": "({0} if {0} > {1} else {1})",
     "min": "({0} if {0} < {1} else {1})",
     "div": "divide_integers({0}, {1})",
@@ -51,12 +52,12 @@ _INTEGER_FORMS = {
     "clz": "count_leading_zeros({0})",
 }
 
-_SIGNED_FORMS = {
+_SIGNED_TEMPLATES = {
     "abs": "({0} if {0} >= {T}(0) else {T}(-{0}))",
     "sign": "{T}({T}({0} > {T}(0)) - {T}({0} < {T}(0)))",
 }
 
-_UNSIGNED_FORMS = {"abs": "{0}", "sign": "{T}({0} > {T}(0))"}
+_UNSIGNED_TEMPLATES = {"abs": "{0}", "sign": "{T}({0} > {T}(0))"}
 
 _LOGISTIC = """
 @device_function
@@ -97,15 +98,15 @@ _HELPERS = {"logistic": _LOGISTIC, "digamma": _DIGAMMA}
 
 
 def spell_function(fn: str, arguments: Sequence[str], dtype: str) -> str:
-    """The expression of a scalar function on arguments of ``dtype``; it has the exact dtype.
+    """The expression of a scalar function on arguments of ``dtype``, with that result dtype.
 
     Args:
-        fn: a name of ``kir.scalar.FUNCTIONS`` that no operator spells.
+        fn: a name of ``kir.scalar.FUNCTIONS`` for which Python has no operator.
         arguments: expressions without side effects.
         dtype: compute dtype of the first argument.
 
     Raises:
-        KeyError: the CUDA target does not have the function.
+        KeyError: if the CUDA target lacks the function.
     """
     if fn in _HELPERS:
         return f"{fn}_{dtype}({arguments[0]})"
@@ -119,25 +120,25 @@ def spell_function(fn: str, arguments: Sequence[str], dtype: str) -> str:
             return f"round_to_bfloat16({arguments[0]})"
         if storage in STORAGE_BITS:
             return widen(narrow(arguments[0], storage), storage)
-    form = _form(fn, dtype)
-    if form is None:
+    template = _template(fn, dtype)
+    if template is None:
         raise KeyError(
             f"[cuda] fn must be a function of the CUDA target; got {fn!r} of {dtype}. "
             "Fix: add it to targets/cuda/codegen/printing/scalar_text.py."
         )
-    return form.format(*arguments, T=f"np.{dtype}", f=_suffix(dtype))
+    return template.format(*arguments, T=f"np.{dtype}", f=_suffix(dtype))
 
 
-def _form(fn: str, dtype: str) -> str | None:
+def _template(fn: str, dtype: str) -> str | None:
     if dtype == "bool":
         return "(not {0})" if fn == "not" else None
     if dtype in FLOATS:
         if fn in _LIBDEVICE:
             operands = {"fma": "{0}, {1}, {2}"}.get(fn, "{0}, {1}" if fn in _BINARY else "{0}")
             return f"libdevice.{_LIBDEVICE[fn]}{_suffix(dtype)}({operands})"
-        return _FLOAT_FORMS.get(fn)
-    signed = _UNSIGNED_FORMS if dtype.startswith("u") else _SIGNED_FORMS
-    return signed.get(fn) or _INTEGER_FORMS.get(fn)
+        return _FLOAT_TEMPLATES.get(fn)
+    signed = _UNSIGNED_TEMPLATES if dtype.startswith("u") else _SIGNED_TEMPLATES
+    return signed.get(fn) or _INTEGER_TEMPLATES.get(fn)
 
 
 _BINARY = frozenset({"nextafter", "copysign", "atan2", "pow", "hypot", "rem"})
@@ -148,7 +149,7 @@ def _suffix(dtype: str) -> str:
 
 
 def function_helper(fn: str, dtype: str) -> str | None:
-    """The text of the device function that ``spell_function`` calls, if it calls one."""
+    """The text of the device function that ``spell_function`` calls; None: it calls none."""
     if fn not in _HELPERS:
         return None
     name = f"np.{dtype}"
@@ -167,21 +168,21 @@ def spell_cast(argument: str, source: str, dtype: str) -> str:
     return f"np.{dtype}({argument})"
 
 
-# Storage that is not the compute dtype, and the unsigned integer that a pointer to it points to.
+# Storage dtypes that differ from their compute dtype: the unsigned integer that they are loaded as.
 STORAGE_BITS = {"bool": "uint8", "float16": "uint16", "bfloat16": "uint16"} | dict.fromkeys(
     FLOAT8_DTYPES, "uint8"
 )
 
 
 def widen(stored: str, storage: str) -> str:
-    """The compute value of an element as it is stored."""
+    """The expression of a stored element in its compute dtype."""
     if storage == "bool":
         return f"({stored} != np.uint8(0))"
     return f"{storage}_to_float32({stored})" if storage in STORAGE_BITS else stored
 
 
 def narrow(value: str, storage: str) -> str:
-    """The element to store for a compute value."""
+    """The expression of a compute value in its storage dtype."""
     if storage == "bool":
         return f"np.uint8({value})"
     return f"float32_to_{storage}({value})" if storage in STORAGE_BITS else value

@@ -1,11 +1,13 @@
-"""Segmented kernels: one launch over many argument blocks.
+"""Segmented kernels: one launch runs one kernel on many argument blocks.
 
-The first parameter is a table in device memory, as docs/kernel_ir.md lays it out:
+The first parameter is a table of int64 in device memory (docs/kernel_ir.md), which
+``runtime/driver/launch.py`` builds:
 
     [segments, start_0, words_0, start_1, words_1, ..., total]
 
-``words_k`` is the device address of segment k's argument block, ``start_k`` its start in the
-concatenated range: of points for a map, of blocks for a full reduction.
+The segments are concatenated: to a range of points for a map, of thread blocks for a full
+reduction. Segment k begins at ``start_k`` of that range. ``words_k`` is the device address of its
+argument block, one int64 per argument. ``total`` is the length of the range.
 """
 
 from __future__ import annotations
@@ -19,7 +21,7 @@ TABLE = ("segment_table", "*int64")
 
 
 def unpack(printer: CudaPrinter) -> None:
-    """Define the start and the arguments of segment ``segment_id``."""
+    """Print the loads of the start and the arguments of segment ``segment_id``."""
     printer.emit("segment_start = segment_table[1 + 2 * segment_id]")
     address = "segment_table[2 + 2 * segment_id]"
     printer.emit(f"segment_words = pointer_from_address({address}, np.int64)")

@@ -1,17 +1,17 @@
-"""The emitter of vectors of points in one thread: neighbors along the innermost axis.
+"""Printer of maps whose threads compute vectors of points: neighbors along the innermost axis.
 
-They are read and written with 128-bit accesses:
+A thread loads and stores them with 128-bit accesses:
 
     x_lanes = load_vector_readonly(x, i0, 4)
     lane_0 = each_element(x_lanes[0])
     ...
     store_vector(o, i0, (lane_0, lane_1, lane_2, lane_3))
 
-The expression is in a device function that is called once per lane: Numba types it once, which
-takes a quarter of the time of the unrolled expression.
+The expression is in a device function that is called once per lane. Numba then types it once,
+which takes a quarter of the time of the unrolled expression.
 
-A load at a computed offset is one access too, where sizes and addresses are multiples of a vector's
-(``computed_loads``). Kernels test that once, and load element by element where they are not:
+A load at a computed offset is a vector load too, if sizes and addresses are multiples of the
+vector's (``computed_loads``). Kernels test that once, and else load element by element:
 
     if whole_vectors:
         if i0 < s0:
@@ -41,25 +41,36 @@ from gpuflow.targets.printer import constant
 
 @record
 class Element:
-    """The device function for one point: loads, stores and arguments of its caller."""
+    """The device function ``each_element``, which computes one point.
+
+    Attributes:
+        loads: operands whose elements the caller loads and passes.
+        computed: loads at computed offsets, each with the parameters of its device function.
+        stores: operands whose elements the function returns and the caller stores.
+        captured: variables of the kernel that the function takes as further arguments.
+        accesses: the caller's loads and stores, for the offsets that it prints.
+    """
 
     loads: list[Operand]
-    computed: list[tuple[ComputedLoad, list[str]]]  # with the parameters of its function
+    computed: list[tuple[ComputedLoad, list[str]]]
     stores: list[Operand]
     captured: list[str]
     accesses: Block
 
 
 class VectorPrinter(BlockTilePrinter):
-    """Prints the points of a launch of ``width`` > 1."""
+    """Prints the loop over points if ``launch.width`` > 1."""
 
     def __init__(self, kernel: Kernel, launch: LaunchConfig) -> None:
         super().__init__(kernel, launch)
         self._computed: list[ComputedLoad] = []
-        self._stored: dict[int, int] = {}  # values that are printed as stored: their elements
+        self._raw_widths: dict[int, int] = {}  # elements per load in storage dtype, by value number
 
     def vector_points(self, nest: Nest) -> None:
-        """Print the loop over vectors; with one axis, then one over the remaining points."""
+        """Print the loop over vectors; for a single axis, a remainder loop follows.
+
+        With more axes, ``may_launch`` requires that the last extent is a multiple of the width.
+        """
         axes, width = axes_of(nest, self.axes), self.launch.width
         last = axes[-1]
         self.emit(f"row_vectors = {self.index(f'{self.names.extent(last)} // {width}')}")
@@ -79,9 +90,9 @@ class VectorPrinter(BlockTilePrinter):
                 self._enter_outer_axes(nest, self._tail_body)
 
     def _enter_outer_axes(self, nest: Nest, print_body: Callable[[Block], None]) -> None:
-        """As for single points, but the innermost axis is entered by ``print_body``.
+        """Print the statements of the outer loops; ``print_body`` must enter the innermost one.
 
-        The device function enters it for itself, and the accesses around it enter it here.
+        Device function and caller each enter it for their own accesses.
         """
         loop, *inner = nest
         if not inner:
@@ -117,7 +128,7 @@ class VectorPrinter(BlockTilePrinter):
             self.emit(f"store_vector({name}, {at}, ({values}))")
 
     def _at_lane(self, captured: Sequence[str], lane: int) -> list[str]:
-        """Arguments for a vector's point ``lane``, whose index along the last axis is its own."""
+        """Arguments for lane ``lane``: the index along the last axis is increased by it."""
         last = self.launch.points[-1].name
         return [self.index_sum(last, str(lane)) if n == last and lane else n for n in captured]
 
@@ -135,22 +146,22 @@ class VectorPrinter(BlockTilePrinter):
             self.emit(f"{self.names.operand(operand.name)}[{at}] = lane_0{suffix}")
 
     def _stored_results(self, element: Element) -> list[tuple[Operand, str]]:
-        """Each stored operand, and the subscript of its value in the device function's result."""
+        """Each stored operand, and the subscript of its value in the result of ``each_element``."""
         if len(element.stores) == 1:
             return [(element.stores[0], "")]
         return [(operand, f"[{number}]") for number, operand in enumerate(element.stores)]
 
     def _element_function(self, body: Block) -> Element:
-        """Print the device function for one point; the tail finds it printed already."""
+        """Print the device function for one point; the remainder loop reuses it."""
         computed = [(one, self._computed_function(one)) for one in self._computed]
-        given = {self.value(one.out): one.operand.dtype for one in self._computed}
+        dtypes = {self.value(one.out): one.operand.dtype for one in self._computed}
         body = Block(body=needed([s for s in body.body if not self._is_computed(s)]))
         moved = [s for s in body.body if moves_as_vector(s, self.kernel)]
         loads = dict.fromkeys(s.operand for s in moved if isinstance(s, Load))
         stores = [s for s in moved if isinstance(s, Store)]
         others = Block(body=tuple(s for s in body.body if s not in moved))
         with self.function_body() as suite, self.at_point(self.launch.points[-1], others):
-            for value, dtype in given.items():
+            for value, dtype in dtypes.items():
                 self.emit(f"{value} = {widen(f'{value}_lane', dtype)}")
             for s in body.body:
                 if s not in moved:
@@ -160,9 +171,9 @@ class VectorPrinter(BlockTilePrinter):
                     self.emit(f"{self.value(s.out)} = {lane}")
             results = [narrow(self.value(s.value), self.operands[s.operand].dtype) for s in stores]
             self.emit(f"return {', '.join(results)}")
-        parameters = [*(self._lane(name) for name in loads), *(f"{value}_lane" for value in given)]
+        parameters = [*(self._lane(name) for name in loads), *(f"{value}_lane" for value in dtypes)]
         names = self.captured(body.body, moved, self.launch.points[-1:])
-        captured = [name for name in names if name not in given]
+        captured = [name for name in names if name not in dtypes]
         head = f"def each_element({', '.join([*parameters, *captured])}):"
         text = "\n".join(["@device_function", head, *suite])
         self.helper("each_element", text)
@@ -186,7 +197,7 @@ class VectorPrinter(BlockTilePrinter):
     # Loads at computed offsets
 
     def _test_whole_vectors(self) -> None:
-        """Whether all computed loads may be vector loads, for these sizes and addresses."""
+        """Print the test whether sizes and addresses allow vector loads at computed offsets."""
         if not self._computed:
             return
         width = self.launch.width
@@ -199,7 +210,7 @@ class VectorPrinter(BlockTilePrinter):
         self.emit(f"whole_vectors = {' and '.join(tests)}")
 
     def _computed_lanes(self, one: ComputedLoad, captured: Sequence[str]) -> None:
-        """Set a tuple of the values of all points of a vector, as they are stored."""
+        """Print a tuple of the loaded values of a vector, in storage dtype."""
         value, width = self.value(one.out), self.launch.width
         with self.indented("if whole_vectors:"):
             self._stored_value(one, width)
@@ -213,7 +224,7 @@ class VectorPrinter(BlockTilePrinter):
         return f"{self.value(one.out)}_element({', '.join(self._at_lane(captured, lane))})"
 
     def _computed_function(self, one: ComputedLoad) -> list[str]:
-        """Print the device function that loads the value of one point; returns its parameters."""
+        """Print the device function that loads the value at one point; returns its parameters."""
         last, value = self.launch.points[-1:], self.value(one.out)
         captured = self.captured(one.statements, [], last)
         with self.function_body() as suite, self.at_point(last[0], Block(body=one.statements)):
@@ -224,14 +235,14 @@ class VectorPrinter(BlockTilePrinter):
         return captured
 
     def _stored_value(self, one: ComputedLoad, width: int) -> None:
-        """Print the load of ``width`` elements, as they are stored."""
-        self._stored = {load.out.number: width for load in one.loads}
+        """Print the load of ``width`` elements, in storage dtype."""
+        self._raw_widths = {load.out.number: width for load in one.loads}
         for statement in one.statements:
             self.statement(statement)
-        self._stored = {}
+        self._raw_widths = {}
 
     def _load(self, s: Load) -> None:
-        width = self._stored.get(s.out.number)
+        width = self._raw_widths.get(s.out.number)
         if width is None:
             super()._load(s)
             return

@@ -1,15 +1,15 @@
-"""The width of a GPU kernel's index arithmetic: 32 bits if the sizes of its calls allow it.
+"""Select the width of a GPU kernel's index arithmetic: 32 bits if the sizes of its calls allow it.
 
-A 64-bit index takes two registers, and each step with it two instructions. With 32 bits, computed
-values must be below 2**31 in absolute value:
+A 64-bit index takes two registers, and operations on it take two instructions. With 32 bits, all of
+these must be below 2**31 in absolute value:
 
-    offsets    of each operand, and every partial sum: the sum of |stride| * extent has to fit
-    counters   of points, and of what the members of a point share; a thread goes one step past the
-               end before it sees that, and looks ahead for loads in flight
+    offsets    for each operand, the sum of |stride| * extent, which bounds all partial sums
+    counters   of points, and of the elements that a group's threads share; a counter exceeds its
+               end by up to four steps, as loops are unrolled to keep loads in flight
 
-Always computed in 64 bits: addresses in bytes, offsets that the kernel itself computes or reads
-(gathers, scatters), components of complex numbers, and values of INDEX operands; of those only the
-strides are 32-bit parameters. Offsets past the end that no access uses may wrap.
+Always computed in 64 bits are byte addresses, offsets that the kernel computes or loads (gathers,
+scatters), offsets of complex components, and values of INDEX operands. Strides of INDEX operands
+are 32-bit parameters. Offsets past the end may wrap, as no access uses them.
 """
 
 from __future__ import annotations
@@ -24,17 +24,17 @@ from gpuflow.kir.nodes import Kernel, Mode, remembered
 from gpuflow.targets.cuda.codegen.schedules.launch_config import MEMBER_ROLES, POINT_ROLES
 
 _LARGEST = 2**31 - 1
-# The most that a counter exceeds its end: four steps of all threads of a grid, of which there are
-# at most 4,096 for each of some 1,000 multiprocessors.
+# The most by which a counter exceeds its end: four steps of the grid, of at most 4,096 threads for
+# each of some 1,000 multiprocessors.
 MOST_AHEAD = 1 << 24
 
 
 def at_fitting_width(kernel: Kernel, calls: Sequence[KernelCall]) -> Kernel:
-    """The kernel with 32-bit index arithmetic, if that is enough for all of its calls.
+    """Return the kernel with 32-bit index arithmetic, if that suffices for all of its calls.
 
     Args:
-        kernel: with 64-bit index arithmetic, or its segmented variant.
-        calls: that one launch makes.
+        kernel: the kernel of the calls, with 64-bit index arithmetic, or its segmented variant.
+        calls: the calls of one launch.
     """
     if all(map(fits_32_bits, calls)):
         return remembered(kernel, _with_32_bits)
@@ -42,7 +42,7 @@ def at_fitting_width(kernel: Kernel, calls: Sequence[KernelCall]) -> Kernel:
 
 
 def fits_32_bits(call: KernelCall) -> bool:
-    """Whether all index arithmetic of a call certainly stays within int32."""
+    """Whether all index arithmetic of a call provably stays within int32."""
     kernel, sizes = call.kernel, sizes_of(call)
     for roles in (POINT_ROLES, MEMBER_ROLES):
         count = prod([max(sizes[axis.name], 1) for axis in kernel.axes if axis.role in roles])

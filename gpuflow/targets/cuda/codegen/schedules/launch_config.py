@@ -1,20 +1,21 @@
-"""The launch configuration of a kernel, which its printed text and its launch share.
+"""Launch configurations: the distribution of a kernel's points over threads, grids and blocks.
 
-A *point* is one index of all PARALLEL (and VECTOR) axes; points are independent. A *member* is one
-thread of the group that computes a point.
+A *point* is one index of all PARALLEL (and VECTOR) axes; points are independent. A *group* is the
+threads that compute one point together, a *member* one of these threads. The kernel's text and its
+launches must use the same configuration.
 
-    strategy   one point is done by    groups in a block        members combine through
+    strategy   group of a point        groups in a block        members combine through
     point      one thread              256; 64 with loops       nothing
     row        blockDim.x threads      blockDim.y               shuffles, then shared memory
     column     blockDim.y threads      32, or 32 pairs, in x    shared memory
     full       the whole grid          -                        the last block to finish
 
-If Strips tile two axes, the points of strategy "point" are the tiles: a block computes each.
-A step of a program of one block has that block alone, and none of it is "full".
-The text is independent of sizes: the launch selects a warp or a block for a row, and whether the
-group holds it in registers or reads it again for every phase.
-With 32-bit indices the sum of points and threads must stay below 2**31, for which
-``index_bits`` leaves room.
+If Strips tile two axes, the points of strategy "point" are tiles, and a block computes each.
+Kernels of a program that one block runs are printed for that block alone, never as "full".
+
+The text is independent of sizes. At each launch, sizes decide whether a row gets a warp or a block,
+and whether the group holds the row in registers.
+With 32-bit indices, the sum of points and threads must stay below 2**31 (see ``index_bits``).
 """
 
 from __future__ import annotations
@@ -43,21 +44,21 @@ MEMBER_ROLES = (Role.ROW, Role.REDUCE)
 
 WARP = 32
 POINT_THREADS = 256
-# For points with inner loops: a few thousand of them fill a device, and a block lasts as long as
-# the longest of its loops.
+# Block size for points with inner loops: a few thousand points fill a device, and a block runs as
+# long as the longest of its loops.
 LANE_THREADS = 64
 FULL_THREADS = 256
-# Along x and y: a warp for a row, eight members for a column, and a tile of two axes.
+# Threads of a lone block along x and y: a warp for a row, eight members for a column.
 ALONE_THREADS = (32, 8)
 LONGEST_WARP_ROW = 1024
 MOST_ROW_THREADS = 512
-# Threads of a block of a small tile: few enough that each may use the most registers.
+# Most threads of a block with ``small_tile``: each may use as many registers as a thread can.
 SMALL_TILE_THREADS = 256
-# Rows at or below this length are visited by one thread each.
+# One thread computes a row or column whose constant length is at most this.
 SHORTEST_SHARED_ROW = 16
-# Blocks per multiprocessor: enough to fill it several times over, so that uneven blocks even out.
+# Most blocks per multiprocessor: several times as many as run at once, to balance the load.
 BLOCKS_PER_PROCESSOR = 16
-# Of a full reduction: fill it once, as every block adds to the work of the last one.
+# The same for full reductions: as many as run at once, as each block adds work for the last one.
 FULL_BLOCKS_PER_PROCESSOR = 8
 # Each thread of a full reduction takes at least this many elements before another block is used.
 FULL_ELEMENTS_PER_THREAD = 8
@@ -68,23 +69,23 @@ PointLoop = nodes.For | nodes.Strip
 
 @record
 class LaunchConfig:
-    """The rule by which the grid and block of a printed kernel follow from its extents.
+    """The distribution of a kernel's points; ``launch_shape`` gives grid and block for extents.
 
     Attributes:
-        strategy: see the head of this module.
+        strategy: "point", "row", "column" or "full", see the module.
         points: axes whose product is the number of points.
-        members: axes that the members of a group share.
-        width: elements of the innermost axis that a thread handles at once; 1 in scalar variants.
-        vector_operands: operands read or written ``width`` elements at once. See ``may_launch``.
-        register_operands: operands whose row a thread may hold in registers; see ``tile``.
-        tile: the vectors of each that it holds, in rows that are short enough; 0 if there are none.
+        members: axes (not threads) that are distributed over the members of a group.
+        width: elements of the innermost axis that a thread takes at once; 1: the scalar variant.
+        vector_operands: operands accessed as vectors of ``width`` elements. See ``may_launch``.
+        register_operands: operands of which a group may hold the row in registers.
+        tile: vectors of each of these in a thread's registers, for rows that are short enough; 0 if
+            there are none.
         components: values per block in the scratch memory of a full reduction.
-        segmented: the only parameter is the device address of a segment table.
-        small_tile: a group has at most 256 threads, for kernels that need many registers.
-        block_tile: the tile of a block along each axis of the points; empty if a thread does each
-            point by itself.
-        lanes: points have inner loops, and each has a thread, in small blocks.
-        alone: one block does the kernel, as a step of its program: see ``schedule_alone``.
+        segmented: the parameters start with a segment table (``printing/segments``).
+        small_tile: a block has at most 256 threads, for kernels that need many registers.
+        block_tile: size of a block's tile along each axis of ``points``; empty without tiles.
+        lanes: points have inner loops; one thread each, in small blocks.
+        alone: one block runs the whole kernel as a step of a program, see ``schedule_alone``.
     """
 
     strategy: str
@@ -103,17 +104,17 @@ class LaunchConfig:
 
     @property
     def point_threads(self) -> int:
-        """Threads of a block of strategy "point"."""
+        """Threads of a block, for strategy "point" without tiles."""
         return LANE_THREADS if self.lanes else POINT_THREADS
 
     @property
     def tile_threads(self) -> tuple[int, int]:
-        """Threads of a block for a tile, along x and y: a row of the tile is along x."""
+        """Threads of a tile's block along x and y; x is along the rows of the tile."""
         return self.block_tile[-1], POINT_THREADS // self.block_tile[-1]
 
     @property
     def bounds(self) -> int:
-        """The most threads per block that ``launch_shape`` gives, for the build."""
+        """The most threads per block that ``launch_shape`` gives: the build's launch bounds."""
         if self.small_tile:
             return SMALL_TILE_THREADS
         most = {"row": MOST_ROW_THREADS, "column": WARP * WARP, "full": FULL_THREADS}
@@ -123,17 +124,17 @@ class LaunchConfig:
 def launch_shape(
     launch: LaunchConfig, extents: Mapping[str, int], processors: int, segment_points: int = 0
 ) -> tuple[Dim, Dim]:
-    """The grid (x, y) and block (x, y) for given extents.
+    """Grid and block of a launch.
 
     Args:
-        launch: of the printed kernel.
-        extents: by axis name; exact axes may be left out.
+        launch: configuration of the printed kernel.
+        extents: extents by axis name; exact axes may be missing.
         processors: multiprocessors of the device.
-        segment_points: for segmented kernels, the total number of points of all segments; of full
-            reductions, of their blocks, see ``full_blocks``.
+        segment_points: for segmented kernels, the number of points of all segments together, or of
+            blocks for full reductions (see ``full_blocks``).
 
     Returns:
-        The grid and the block. A grid of 0 blocks means that there is nothing to do.
+        The grid (x, y) and the block (x, y). If the grid has 0 blocks, skip the launch.
     """
     points = segment_points
     if launch.segmented and launch.strategy == "full":
@@ -160,15 +161,16 @@ def launch_shape(
 
 
 def full_blocks(members: int, processors: int) -> int:
-    """Blocks of a full reduction of ``members`` elements, alone or in a segment."""
+    """Number of blocks of a full reduction of ``members`` elements, alone or in a segment."""
     needed = _ceil(members, FULL_THREADS * FULL_ELEMENTS_PER_THREAD)
-    # No element gives one block all the same: the result is then the initial value.
+    # Without elements, one block stores the initial value.
     return max(1, min(needed, FULL_BLOCKS_PER_PROCESSOR * processors))
 
 
 def _row_shape(launch: LaunchConfig, points: int, members: int, most: int) -> tuple[Dim, Dim]:
     if launch.tile:
-        # The fewest threads that hold the row; or all of them, which then read a longer one again.
+        # As few warps as can hold the row in registers. If even ``bounds`` threads cannot, the
+        # kernel loads it again in every phase.
         warps = _ceil(members, WARP * launch.width * launch.tile)
         threads = min(WARP * warps, launch.bounds)
         if warps > 1:
@@ -187,16 +189,18 @@ def may_launch(
     extents: Mapping[str, int],
     strides: Mapping[tuple[str, str], int],
 ) -> bool:
-    """Whether a vector variant may run on these arguments; if not, the scalar variant must.
+    """Whether a vector variant may run on these arguments; if not, launch the scalar variant.
 
-    Every vector operand starts at a multiple of ``width`` elements. With several axes each row
-    starts at one too, and holds a multiple of ``width`` elements: there is no tail in the kernel.
-    Nor is there one if members share the innermost axis, or if columns are along it.
+    Every vector operand must start at a multiple of the vector's size. With several axes, so must
+    every row, and its length must be a multiple of ``width``: only maps over a single axis have a
+    remainder loop.
 
     Args:
-        addresses: by operand, the address of its first element.
-        extents: by axis name.
-        strides: by (operand, axis), in elements.
+        launch: configuration of the vector variant.
+        kernel: the kernel.
+        addresses: address of the first element by operand.
+        extents: extents by axis name.
+        strides: strides in elements by (operand, axis).
     """
     if launch.width == 1:
         return True
@@ -215,9 +219,9 @@ def may_launch(
 
 
 def leaves_idle(launch: LaunchConfig, extents: Mapping[str, int], processors: int) -> bool:
-    """Whether pairs of columns are fewer blocks than a device has multiprocessors.
+    """Whether pairs of columns give fewer blocks than the device has multiprocessors.
 
-    Without pairs there are twice as many, and the results have the same bits.
+    The scalar variant has twice as many blocks, and results of the same bits.
     """
     if launch.strategy != "column" or launch.width == 1:
         return False
@@ -225,7 +229,7 @@ def leaves_idle(launch: LaunchConfig, extents: Mapping[str, int], processors: in
 
 
 def scratch_bytes(launch: LaunchConfig, grid: Dim) -> int:
-    """Size of scratch memory of a launch in addition to its 4-byte counter; 0 if not full."""
+    """Bytes of scratch memory of a launch, without its 4-byte counter; 0 unless "full"."""
     return 8 * launch.components * grid[0]
 
 
@@ -240,13 +244,13 @@ def _ceil(number: int, divisor: int) -> int:
 def schedule_cuda(
     kernel: Kernel, vectorize: bool, small_tile: bool = False, max_tile: int = MAX_REGISTER_VECTORS
 ) -> LaunchConfig:
-    """Choose the strategy of ``kernel``, from its kind and the roles of its axes.
+    """Select the launch configuration of a kernel, from its kind and the roles of its axes.
 
     Args:
-        kernel: a verified kernel.
-        vectorize: whether to use wide accesses where the text allows them.
-        small_tile: give rows and columns smaller groups, whose threads may use more registers.
-        max_tile: at most so many vectors of a row stay in the registers of a thread.
+        kernel: a kernel that ``kir.verify`` accepts.
+        vectorize: whether to use vector accesses if the kernel allows them.
+        small_tile: limit blocks of rows and columns, so that threads may use more registers.
+        max_tile: most vectors of a row in the registers of a thread.
     """
     strategy = _strategy(kernel)
     axes = {axis.name: axis for axis in kernel.axes}
@@ -281,7 +285,7 @@ def schedule_cuda(
 def _with_vectors(
     launch: LaunchConfig, kernel: Kernel, block: Block, vectorize: bool, max_tile: int
 ) -> LaunchConfig:
-    """The launch of a group, with vectors if its phases allow them."""
+    """The configuration with vectors along the members' axes, if the phases allow them."""
     if not vectorize or launch.segmented:
         return launch
     vectors = group_vectors(kernel, block, max_tile > 0)
@@ -296,7 +300,7 @@ def _with_vectors(
 
 
 def _with_pairs(launch: LaunchConfig, kernel: Kernel, block: Block) -> LaunchConfig:
-    """The launch of columns, two for each thread if they are 16-bit floats."""
+    """The configuration with two columns per thread, if that pays off (16-bit floats)."""
     if launch.segmented or not launch.points or launch.points[-1] is not kernel.axes[-1]:
         return launch
     vectors = column_pairs(kernel, block)
@@ -304,10 +308,11 @@ def _with_pairs(launch: LaunchConfig, kernel: Kernel, block: Block) -> LaunchCon
 
 
 def schedule_alone(kernel: Kernel) -> LaunchConfig | None:
-    """The schedule of a kernel that is a step of a program of one block, of ALONE_THREADS.
+    """The configuration for a lone block of ALONE_THREADS, which runs the kernel as a step.
 
-    Its text is a device function without a grid, and its operands may have been written by the same
-    block. None: there is no such schedule.
+    The text is a device function that uses no grid. It must not load through the read-only cache,
+    as earlier steps of the block may have written its operands. None: tiles of the kernel have
+    another block size.
     """
     launch = schedule_cuda(kernel, vectorize=False)
     if launch.block_tile and launch.tile_threads != ALONE_THREADS:
@@ -318,11 +323,11 @@ def schedule_alone(kernel: Kernel) -> LaunchConfig | None:
 
 
 def schedules_to_try(kernel: Kernel, vectorize: bool) -> Iterator[LaunchConfig]:
-    """The preferred schedule, then ones that leave a thread more registers, for kernels that spill.
+    """Yield the preferred configuration, then those that spill less, in the order to try them.
 
-    A thread of a smaller tile holds less of its row, or nothing; one of the scalar variant has one
-    point's values alive instead of several points'; a block of a small tile has fewer threads to
-    share the registers with.
+    These hold fewer vectors of a row in registers, then none. The next one computes one point per
+    thread instead of a vector of points. The last one has fewer threads per block, which share its
+    registers.
     """
     preferred = schedule_cuda(kernel, vectorize)
     yield preferred
@@ -353,7 +358,7 @@ def _components(body: Block) -> int:
 
 
 def is_point_loop(statement: nodes.Statement, axes: Mapping[str, Axis]) -> TypeGuard[PointLoop]:
-    """Whether a statement is a loop over an axis of points, or over tiles of one."""
+    """Whether a statement is a loop over an axis of points, or over tiles of such an axis."""
     if not isinstance(statement, PointLoop) or statement.axis is None:
         return False
     return axes[statement.axis].role in POINT_ROLES
@@ -362,10 +367,11 @@ def is_point_loop(statement: nodes.Statement, axes: Mapping[str, Axis]) -> TypeG
 def perfect_nest(
     loop: PointLoop, axes: Mapping[str, Axis], roles: tuple[Role, ...] = POINT_ROLES
 ) -> list[PointLoop]:
-    """Perfectly nested loops, from the outermost.
+    """The nest of loops that starts at ``loop``, outermost first.
 
-    Statements that only compute may come before an inner loop: they are computed per point. Any may
-    come before a Strip; loops within Strips are those of one tile.
+    An inner loop must be the last statement of its outer loop. Only pure statements may precede it,
+    as each point computes them again; before a Strip, any may. Loops in the innermost Strip are
+    loops of one tile, and do not belong to the nest.
     """
     nest = [loop]
     *before, last = loop.body.body or (None,)
@@ -382,14 +388,14 @@ def perfect_nest(
 
 
 def axes_of(nest: Iterable[PointLoop], axes: Mapping[str, Axis]) -> tuple[Axis, ...]:
-    """The axes of nested loops."""
+    """The axes of a nest of loops, in order."""
     return tuple(axes[loop.axis] for loop in nest if loop.axis is not None)
 
 
 def _vector_width(
     kernel: Kernel, loop: PointLoop, axes: Mapping[str, Axis]
 ) -> tuple[int, tuple[str, ...]]:
-    """Elements per thread such that the widest vector operand moves 16 bytes at once."""
+    """Vector width of a map, and its vector operands: the widest one moves 16 bytes at once."""
     nest = perfect_nest(loop, axes)
     axis, body = axes_of(nest, axes)[-1], nest[-1].body
     scalar: tuple[int, tuple[str, ...]] = (1, ())

@@ -1,7 +1,7 @@
-"""The schedules of GPUs that rewrite calls when a plan is bound, in the order they are tried.
+"""Schedules that rewrite kernel calls for GPUs when a plan is bound, in the order of trial.
 
-The launch configuration of a kernel (``launch_config``) and the width of its indices
-(``index_bits``) are decided at launch, by its printer.
+The launch configuration (``launch_config``) and the width of indices (``index_bits``) are no
+schedules: they are selected when a kernel is printed or launched.
 """
 
 from __future__ import annotations

@@ -1,14 +1,13 @@
-"""Split the phases of few long rows on a GPU into kernels, each for all rows.
+"""Schedule: split a row kernel into one kernel per phase, if rows are few and long.
 
     for 8 rows, a block each:           top[row] = max(x[row])                    <- all blocks
         top = max(x)                    total[row] = sum(exp(x[row] - top[row]))  <- all blocks
         total = sum(exp(x - top))       for each element of each row: ...         <- all blocks
         for each element: ...
 
-A row is done by one block. If the rows are fewer than would fill a GPU, its reductions become row
-kernels of one pass, which ``splits`` splits further, and the final loop a map. The thresholds for
-few rows, and for the length of a row from which more launches pay off, follow from the shape alone,
-so that results do not depend on the device. Not measured on a GPU.
+One block computes a row, so few rows leave most of a GPU idle. The reductions become row kernels of
+one pass, which ``splits`` splits further; the final loop becomes a map. The choice depends on
+shapes alone, so that results do not depend on the device. Thresholds were not measured on a GPU.
 """
 
 from __future__ import annotations
@@ -22,8 +21,8 @@ from gpuflow.compiler.schedules.schedule import Allocate, Schedule
 from gpuflow.kir.interpret import storage_dtype
 from gpuflow.kir.nodes import Kernel, arguments, remembered
 
-MOST_ROWS = 64  # a block for each leaves half of some 132 multiprocessors idle, and more
-SHORTEST_ROW = 1 << 16  # elements; a guess at where four more launches pay
+MOST_ROWS = 64  # with a block each, at least half of some 132 multiprocessors would be idle
+SHORTEST_ROW = 1 << 16  # elements for which four more launches pay off; a guess
 
 
 def _applies(kernel: Kernel) -> bool:
@@ -35,7 +34,7 @@ def _phases(kernel: Kernel) -> Phases | None:
 
 
 def _choose(call: KernelCall) -> int | None:
-    """The count of rows, if they are few and long."""
+    """The number of rows, if they are few and long."""
     if call.points < SHORTEST_ROW or call.extent > MOST_ROWS:
         return None
     phases = _phases(call.kernel)

@@ -1,9 +1,9 @@
-"""Split reductions of few columns or rows on a GPU: more blocks, each with a chunk of the axis.
+"""Schedule: split reductions of few columns or rows into chunks of the reduced axis.
 
-A launch gives 32 columns, or a row, to a block. If that leaves most of a GPU idle, the reduction is
-split (``split``): the chunks, their remainder, and their combination are separate launches. The
-number of chunks follows from the shape alone, so that results do not depend on the device. All
-thresholds are guesses: nothing was measured on a GPU.
+A block computes 32 columns, or a row. If that leaves most of a GPU idle, the reduction is split
+(``compiler/schedules/split``): the chunks, their remainder, and their combination are separate
+launches. The number of chunks depends on the shape alone, so that results do not depend on the
+device. All thresholds are guesses: nothing was measured on a GPU.
 """
 
 from __future__ import annotations
@@ -19,13 +19,13 @@ from gpuflow.compiler.schedules.split_slots import slot_maps_of
 from gpuflow.kir.nodes import Kernel, remembered
 from gpuflow.targets.cuda.codegen.schedules.launch_config import WARP, schedule_cuda
 
-SMALLEST_SPLIT = 1 << 18  # points; fewer take about as long as another launch
+SMALLEST_SPLIT = 1 << 18  # elements; fewer take about as long as another launch
 TARGET_BLOCKS = 1024  # several for each of some 132 multiprocessors
-# Their combination is a launch in which a thread adds up to an eighth of them. Columns that fill no
-# warp share one with other chunks, so that there may be more of them.
+# Most chunks: in the launch that combines them, a thread adds up to an eighth of them. If there are
+# fewer columns than lanes of a warp, chunks share warps, and there may be more of them.
 MAX_CHUNKS = 512
 MAX_NARROW_CHUNKS = 1 << 12  # columns times chunks
-# The fewest elements in a chunk of one column, or row.
+# Fewest elements in a chunk of one column or row.
 MIN_CHUNK = {"column": 64, "row": 1 << 11}
 
 

@@ -1,13 +1,13 @@
-"""Tile maps that read an operand across its rows on a GPU, through shared memory.
+"""Schedule: transpose tiles in shared memory, in maps that read an operand down its columns.
 
     each thread a point:            each block a tile of 32 x 32:
         y[i, j] = f(x[j, i])            threads along i: tile[j, i] = x[j, i]
                                         threads along j: y[i, j] = f(tile[j, i])
 
-Neighboring threads that read down a column touch a sector of memory for each element. In a tile
-(``compiler/schedules/tiles``) they read neighbors, and write neighbors. Other accesses of the
-kernel are then one element at a time, of which a warp's 32 are neighbors. The sizes from which that
-pays off are a guess: nothing was measured on a GPU.
+Neighboring threads that read down a column load a whole sector of memory for each element. With
+tiles (``compiler/schedules/tiles``), loads and stores of a warp are coalesced. A thread then
+accesses one element at a time, without vectors. The sizes from which tiles pay off are guesses:
+nothing was measured on a GPU.
 """
 
 from __future__ import annotations
@@ -24,9 +24,9 @@ from gpuflow.compiler.schedules.tiles import (
 from gpuflow.kir.nodes import Kernel, remembered
 
 SIDE = 32  # points of a tile along both axes: the lanes of a warp
-SMALLEST_TILED = 1 << 14  # points; less fits caches
-SHORTEST_TILED = 16  # of both axes, and between neighbors along a row
-MOST_TILES = 4  # of 8.25 KiB each at most
+SMALLEST_TILED = 1 << 14  # points; fewer fit into caches
+SHORTEST_TILED = 16  # least extent of both axes, and least stride along a row
+MOST_TILES = 4  # local arrays, of at most 8.25 KiB each
 
 
 def _applies(kernel: Kernel) -> bool:
@@ -34,7 +34,7 @@ def _applies(kernel: Kernel) -> bool:
 
 
 def _choose(call: KernelCall) -> bool | None:
-    """Whether more operands are contiguous across the rows than along them."""
+    """True if more operands are contiguous along columns than along rows."""
     if call.points < SMALLEST_TILED:
         return None
     kernel, sizes, slots = call.kernel, sizes_of(call), call.slots

@@ -1,4 +1,4 @@
-"""Self-check: compare a library's epilogues with NumPy on small matrices before they are used."""
+"""Self-check: compare each epilogue of a BLAS with NumPy on small matrices before its first use."""
 
 from __future__ import annotations
 
@@ -16,16 +16,17 @@ from gpuflow.targets.cuda.runtime.driver.api import Gemm, GpuApi
 from gpuflow.targets.cuda.runtime.driver.faults import is_fault
 
 _M, _N, _K = 24, 16, 32
-_LARGE = 1000  # sums of so large numbers are in the range of float16, and their cubes are not
+_LARGE = 1000  # sums of such values are in the range of float16, their cubes (in gelu) are not
+# Binds a product with an epilogue to a stream; None: the library has none.
 _Make = Callable[[Gemm, Epilogue, int], Callable[..., None] | None]
 
 
 class CheckedEpilogues:
-    """The epilogues of a library that passed the self-check.
+    """The epilogues of a library on one device, each checked once; thread-safe.
 
     Args:
-        api: of the device.
-        make: a product with an epilogue on a stream; None: the library has none.
+        api: the device.
+        make: binds a product with an epilogue to a stream.
     """
 
     def __init__(self, api: GpuApi, make: _Make) -> None:
@@ -35,7 +36,13 @@ class CheckedEpilogues:
         self._stream: int | None = None
 
     def offers(self, epilogue: Epilogue, dtype: np.dtype, reduced: bool) -> bool:
-        """Whether the library's results are right; checked once."""
+        """Whether the library has the epilogue, with right results.
+
+        Args:
+            epilogue: the epilogue.
+            dtype: dtype of all matrices.
+            reduced: whether float32 may be rounded to TF32.
+        """
         key = (epilogue, dtype, reduced)
         with self._lock:
             if key not in self._checked:
@@ -64,22 +71,22 @@ def epilogue_is_right(
     dtype: np.dtype,
     reduced: bool = False,
 ) -> bool:
-    """Whether an epilogue agrees with NumPy; for a gradient, after its forward pass.
+    """Whether an epilogue agrees with NumPy; a gradient is checked after its forward pass.
 
     Args:
-        api: of the device.
-        stream: that products run on.
-        make: a product with an epilogue on a stream, or None.
-        epilogue: to check.
-        dtype: of all arrays.
-        reduced: float32 may be rounded to TF32.
+        api: the device.
+        stream: stream for the products.
+        make: binds a product with an epilogue to a stream.
+        epilogue: the epilogue.
+        dtype: dtype of all matrices.
+        reduced: whether float32 may be rounded to TF32.
     """
     small = Gemm(_M, _N, _K, False, False, _K, _N, 1, 0, 0, _M * _N, dtype, dtype, reduced)
     if not epilogue.keeps and not epilogue.gradient:
         return _agrees(api, stream, make, small, (epilogue,))
-    there = replace(epilogue, keeps=True, gradient=False)
-    back = replace(there, keeps=False, gradient=True)
-    return _agrees(api, stream, make, small, (there, back))
+    forward = replace(epilogue, keeps=True, gradient=False)
+    backward = replace(forward, keeps=False, gradient=True)
+    return _agrees(api, stream, make, small, (forward, backward))
 
 
 def _agrees(
@@ -92,7 +99,7 @@ def _agrees(
         return (rng.integers(-4, 5, shape) / 4).astype(gemm.dtype)
 
     left, right, bias = quarters(len(epilogues), _M, _K), quarters(_K, _N), quarters(_N)
-    left[0, ::5], bias[::3] = 0, 0  # where it comes to 0, the slope of relu is 0
+    left[0, ::5], bias[::3] = 0, 0  # inputs of 0, at which the slope of relu must be 0
     left[0, 1], left[0, 2] = np.nan, left[0, 2] * _LARGE
     aux = np.zeros(*aux_type(epilogues[0], _M, _N, gemm.dtype))
     counts = (left[0].nbytes, right.nbytes, _M * _N * gemm.dtype.itemsize, bias.nbytes, aux.nbytes)
@@ -129,7 +136,7 @@ def _read(api: GpuApi, stream: int, pointer: int, shape: tuple[int, ...], dtype:
 
 
 def _is_close(got: np.ndarray, expected: np.ndarray, gemm: Gemm) -> bool:
-    """Whether values agree; half precision rounds, and gelu's tanh is an approximation."""
+    """Whether values agree, up to rounding of 16-bit floats and approximation of tanh in gelu."""
     tolerance = 2e-2 if gemm.dtype.itemsize == 2 else 1e-3
     a, b = got.astype(np.float64), expected.astype(np.float64)
     return np.allclose(a, b, rtol=tolerance, atol=tolerance, equal_nan=True)

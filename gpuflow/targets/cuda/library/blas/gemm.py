@@ -1,7 +1,7 @@
-"""cuBLAS's GEMM through its C interface, with a stream and a workspace of our own.
+"""GEMM of cuBLAS through its C interface, with our stream and workspace.
 
-CuPy's wrapper sets the stream before every call, which drops the workspace, and refuses to run
-while a stream is captured; it also converts batched halves. Not measured on a GPU.
+CuPy's wrapper sets the stream before every call, which drops the workspace. It also refuses to run
+during stream capture, and converts batched 16-bit floats. Not measured on a GPU.
 
 Source: NVIDIA, cuBLAS documentation: cublasGemmEx, cublasGemmStridedBatchedEx, cublasSetWorkspace.
 """
@@ -31,14 +31,14 @@ _TYPES = {
 }
 # cublasComputeType_t.
 _COMPUTE_32F, _COMPUTE_64F, _COMPUTE_32F_FAST_TF32 = 68, 70, 77
-# cublasMath_t: halves are added in float32 until the end, also where the work is split.
+# cublasMath_t: sums of 16-bit floats stay in float32, also between the splits of a sum.
 _NO_REDUCED_SUMS = 16
 _DEFAULT_ALGORITHM = -1
-# Bytes, by major compute capability, as NVIDIA recommends for cublasSetWorkspace.
+# Bytes of workspace by major compute capability: NVIDIA's recommendation for cublasSetWorkspace.
 _WORKSPACE = {9: 32 << 20, 10: 32 << 20, 12: 12 << 20}
 _SMALL_WORKSPACE = 4 << 20
-_VERSIONS = (13, 12)  # of libraries; the first one that is installed
-_MOST = (1 << 31) - 1
+_VERSIONS = (13, 12)  # major versions of the library, in order of preference
+_MOST = (1 << 31) - 1  # sizes are 32-bit integers
 
 _int, _long, _pointer = ctypes.c_int, ctypes.c_longlong, ctypes.c_void_p
 _SIGNATURES: dict[str, tuple[Any, ...]] = {
@@ -58,20 +58,20 @@ _SIGNATURES: dict[str, tuple[Any, ...]] = {
 
 
 def find_cublas(name: str = "cublas") -> str:
-    """The path or name of the library.
+    """The path of the library, or a name by which ctypes loads it.
 
     Args:
         name: ``"cublas"``, or ``"cublasLt"``, which comes with it.
 
     Raises:
-        OSError: it is not installed.
+        OSError: if it is not installed.
     """
     try:
         from cuda import pathfinder
     except ImportError:
         pass
     else:
-        with suppress(Exception):  # its errors are of many classes; the system may have one
+        with suppress(Exception):  # it raises many classes; the system may still have the library
             path = pathfinder.load_nvidia_dynamic_lib(name).abs_path
             if path:
                 return path
@@ -87,9 +87,9 @@ def find_cublas(name: str = "cublas") -> str:
 
 
 def load_cublas(path: str) -> ctypes.CDLL:
-    """The library with its functions' signatures.
+    """Load the library and declare the signatures of its functions.
 
-    Any call may wait for its GPU, so calls release the interpreter's lock
+    Any call may wait for the GPU, so calls release the interpreter's lock
     (docs/design/0015-cuda-driver.md).
     """
     library = ctypes.CDLL(path)
@@ -100,7 +100,7 @@ def load_cublas(path: str) -> ctypes.CDLL:
 
 
 def workspace_bytes(major: int) -> int:
-    """Memory for products, by the major compute capability."""
+    """Bytes of workspace for GPUs of a major compute capability."""
     return _WORKSPACE.get(major, _SMALL_WORKSPACE)
 
 
@@ -109,11 +109,11 @@ class CuBlas:
 
     Args:
         library: from ``load_cublas``.
-        stream: that products run on.
+        stream: default stream of products.
         pool: allocates the workspace.
-        major: of the compute capability.
-        lock: held during a call: its launches share the workspace, so those of another thread's
-            call must not come between them.
+        major: major compute capability of the device.
+        lock: held during each call. The launches of a call share the workspace, so launches of
+            other threads must not come between them.
     """
 
     def __init__(
@@ -131,17 +131,17 @@ class CuBlas:
         self.prepare(stream)
 
     def prepare(self, stream: int) -> None:
-        """Make a handle for a stream.
+        """Create the handle for a stream, on which ``gemm`` may then run.
 
-        All share one workspace: work that was recorded on another stream is replayed on that of
-        products.
+        All handles share one workspace. That is safe because other streams only record work, which
+        is replayed on the stream of products.
         """
         if stream in self._handles:
             return
         library, pointer = self._library, ctypes.c_void_p()
         _check("create", library.cublasCreate_v2(ctypes.byref(pointer)))
         handle = pointer.value
-        # The order matters: to set the stream drops the workspace.
+        # In this order, as setting the stream resets the workspace.
         _check("set stream", library.cublasSetStream_v2(handle, stream))
         workspace = self._workspace.ptr
         _check("set workspace", library.cublasSetWorkspace_v2(handle, workspace, self._count))
@@ -149,9 +149,9 @@ class CuBlas:
         self._handles[stream] = handle
 
     def gemm(self, gemm: Gemm) -> Callable[..., None] | None:
-        """A function of the addresses of left, right and out; None for sizes beyond its limits.
+        """A function of the addresses of left, right and out; None if a size exceeds 32 bits.
 
-        A fourth argument is another stream, which is prepared.
+        Its optional fourth argument is another stream, which ``prepare`` must know.
         """
         sizes = (gemm.m, gemm.n, gemm.k, gemm.left_leading, gemm.right_leading, gemm.count)
         if max(sizes) > _MOST:
@@ -162,7 +162,7 @@ class CuBlas:
         compute = _COMPUTE_64F if component_bytes == 8 else _COMPUTE_32F
         if gemm.reduced:
             compute = _COMPUTE_32F_FAST_TF32
-        # A row-major matrix is the transposed one to cuBLAS: out' = right' left'.
+        # cuBLAS is column-major and sees transposed matrices: out' = right' left'.
         head = (
             int(gemm.right_transposed),
             int(gemm.left_transposed),
@@ -236,7 +236,7 @@ def _components(dtype: np.dtype) -> int:
 
 
 def _scalars(dtype: np.dtype) -> tuple[Any, Any]:
-    """1 and 0 as alpha and beta, in the dtype in which products are added."""
+    """alpha = 1 and beta = 0, in the dtype of the accumulator."""
     real = ctypes.c_double if dtype.itemsize // _components(dtype) == 8 else ctypes.c_float
     scalar_type = real * _components(dtype)
     return scalar_type(1.0), scalar_type(0.0)

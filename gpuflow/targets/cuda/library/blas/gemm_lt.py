@@ -1,8 +1,8 @@
-"""cublasLt: products with epilogues, through nvmath's bindings or the C interface itself.
+"""cublasLt: products with epilogues, through nvmath's bindings or the C interface.
 
-Both have the same functions with the same arguments, so this module does not depend on the choice.
-Not measured on a GPU: so each epilogue is compared with NumPy once, on small matrices, before it is
-used, and not used if it differs.
+Both have the same functions with the same arguments, and this module works with either. Not
+measured on a GPU. Therefore ``epilogue_check`` compares each epilogue with NumPy before its first
+use, and excludes those that differ.
 
 Source: NVIDIA, cuBLAS documentation: cublasLtMatmul, cublasLtMatmulDescAttributes_t,
 cublasLtEpilogue_t, cublasLtMatmulPreferenceAttributes_t, cublasLtMatmulHeuristicResult_t.
@@ -31,17 +31,18 @@ _FLOAT32, _COMPUTE_32F, _COMPUTE_32F_FAST_TF32 = 0, 68, 77
 _TRANSA, _TRANSB, _EPILOGUE, _BIAS_POINTER, _AUX_POINTER, _AUX_LD = 3, 4, 7, 8, 11, 12
 # cublasLtMatmulPreferenceAttributes_t.
 _MOST_WORKSPACE, _REDUCTIONS, _ALIGNMENTS = 1, 3, (5, 6, 7, 8)
-# cublasLtReductionScheme_t: halves are added in float32 until the end.
+# cublasLtReductionScheme_t: sums of 16-bit floats stay in float32.
 _INPLACE_OR_FLOAT32 = 1 | 2
 # cublasLtEpilogue_t.
 _ACTIVATIONS = {"": 0, "relu": 2, "gelu": 32}
 _DERIVATIVES = {"relu": 136, "gelu": 192}
 _WITH_BIAS, _WITH_AUX, _WITH_SUMS = 4, 128, 16
-_RESULT_BYTES = 96  # of cublasLtMatmulHeuristicResult_t, which begins with the algorithm
-_MOST_ALIGNED = 256
-_Algorithm = ctypes.Array[ctypes.c_uint64]  # one result of the heuristic
+_RESULT_BYTES = 96  # size of cublasLtMatmulHeuristicResult_t, which begins with the algorithm
+_MOST_ALIGNED = 256  # larger alignments of addresses count as this one
+_Algorithm = ctypes.Array[ctypes.c_uint64]  # a cublasLtMatmulHeuristicResult_t
 
 _int, _long, _size, _pointer = ctypes.c_int, ctypes.c_int64, ctypes.c_size_t, ctypes.c_void_p
+# Functions whose first parameter returns a handle, without that parameter; and the others.
 _CREATING: dict[str, tuple[Any, ...]] = {
     "create": (),
     "matmul_desc_create": (_int, _int),
@@ -60,7 +61,7 @@ _OTHER: dict[str, tuple[Any, ...]] = {
 
 
 class CtypesLt:
-    """The subset of ``nvmath.bindings.cublasLt`` in use, over the C library.
+    """The functions of ``nvmath.bindings.cublasLt`` that this module uses, over the C library.
 
     Args:
         library: the C library.
@@ -111,12 +112,12 @@ def _creating(library: ctypes.CDLL, name: str, signature: tuple[Any, ...]) -> Ca
 
 
 def load_cublaslt() -> ModuleType | CtypesLt:
-    """nvmath's bindings where they are installed, else the C library's functions.
+    """Load nvmath's bindings if they are installed, else the C library.
 
     Raises:
         OSError, AttributeError: if neither is available.
     """
-    with suppress(Exception):  # an installation without its libraries fails in many ways
+    with suppress(Exception):  # incomplete installations raise many classes
         from nvmath.bindings import cublasLt
 
         cublasLt.get_version()
@@ -128,9 +129,9 @@ class CuBlasLt:
     """cublasLt on one device.
 
     Args:
-        calls: from ``load_cublaslt``.
-        workspace: address and bytes of memory that one product at a time may use.
-        lock: held during a product, whose pointers and workspace are for one thread at a time.
+        calls: functions of the library, from ``load_cublaslt``.
+        workspace: address and size in bytes of the memory that products use.
+        lock: held during each product, as products share pointers and the workspace.
     """
 
     def __init__(
@@ -143,7 +144,7 @@ class CuBlasLt:
         self.handle: int = calls.create()
 
     def gemm_with(self, gemm: Gemm, epilogue: Epilogue, stream: int) -> LtProduct | None:
-        """A product with an epilogue on a stream; None if the library does not support it."""
+        """Bind a product with an epilogue to a stream; None if the library does not support it."""
         if gemm.dtype not in _TYPES or gemm.dtype != gemm.out_dtype or gemm.count != 1:
             return None
         try:
@@ -155,14 +156,16 @@ class CuBlasLt:
 
 
 class LtProduct:
-    """One product; called with the addresses of left, right, out, bias and aux, and another stream.
+    """A product with an epilogue, as a function of addresses.
 
-    Row-major matrices are transposed ones to cublasLt: out' = right' left'.
+    Arguments of a call are the addresses of left, right, out, bias and aux (0 for unused ones), and
+    optionally another stream. cublasLt is column-major and sees transposed matrices:
+    out' = right' left'.
 
     Args:
         lt: the library.
         gemm, epilogue: the operation.
-        stream: that it runs on.
+        stream: default stream of calls.
     """
 
     def __init__(self, lt: CuBlasLt, gemm: Gemm, epilogue: Epilogue, stream: int) -> None:
@@ -221,17 +224,21 @@ class LtProduct:
             for layout in (self._right, self._left, self._out):
                 self._calls.matrix_layout_destroy(layout)
             self._calls.matmul_desc_destroy(self._desc)
-        except Exception:  # it was not made completely, or the process ends
+        except Exception:  # the constructor failed, or the interpreter is shutting down
             return
 
     def algorithm(self, aligned: tuple[int, ...]) -> _Algorithm:
-        """The library's algorithm for addresses of right, left, out, bias and aux.
+        """The library's preferred algorithm for aligned addresses; cached.
 
         Args:
-            aligned: the alignment of each, a power of 2; 0 for unused ones.
+            aligned: alignments of right, left, out, bias and aux: powers of 2, or 0 for unused
+                ones.
+
+        Raises:
+            RuntimeError: if the library has none.
         """
         calls, pointers = self._calls, self._pointers
-        if pointers == (0, 0):  # only their alignment matters
+        if pointers == (0, 0):  # the heuristic reads only their alignment
             self._point(*[_MOST_ALIGNED + step for step in aligned[3:]])
         preference = calls.matmul_preference_create()
         attributes: dict[int, Any] = {_MOST_WORKSPACE: ctypes.c_uint64(self._lt.workspace[1])}

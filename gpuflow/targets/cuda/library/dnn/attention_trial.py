@@ -1,6 +1,6 @@
-"""Self-check of a library's attention: small calls that are compared with NumPy before its use.
+"""Self-check of cuDNN's attention: small calls, and a reference in NumPy.
 
-The check finds the alignment of the library's causal mask.
+It also detects an unexpected alignment of the library's causal mask.
 """
 
 from __future__ import annotations
@@ -10,8 +10,8 @@ import numpy as np
 from gpuflow.targets.cuda.library.dnn.calls import AttentionCall
 from gpuflow.targets.cuda.library.dnn.self_check import Arrays, Trial
 
-# Lengths that are not multiples of tiles; with fewer keys than queries and with more, which
-# distinguishes masks that begin at the first key from those that end at the last one.
+# (queries, keys), not multiples of tiles. Fewer keys than queries, and more: that distinguishes
+# causal masks that are aligned to the first key from those aligned to the last one.
 _LENGTHS = ((72, 40), (40, 72))
 _BATCH, _KEY_HEADS = 2, 2
 
@@ -24,7 +24,13 @@ def small_call(
     causal: bool,
     gradient: bool = False,
 ) -> AttentionCall:
-    """A call in which all arguments matter: sizes above 1, and a scale that is not the default."""
+    """A small call whose sizes are above 1 and whose scale is not the default.
+
+    Args:
+        lengths: queries and keys.
+        dtype, size, causal, gradient: as in ``AttentionCall``.
+        group: query heads per key head.
+    """
     return AttentionCall(
         _BATCH,
         *lengths,
@@ -39,9 +45,9 @@ def small_call(
 
 
 def small_arrays(call: AttentionCall) -> tuple[Arrays, Arrays, Arrays]:
-    """Operands, arrays for outputs, and outputs in float64.
+    """Operands, output arrays filled with nan, and expected outputs in float64.
 
-    query, key, value and the cotangent are quarters between -1 and 1, which every dtype holds.
+    query, key, value and the cotangent are multiples of 1/4 in [-1, 1], exact in every dtype.
     """
     rng = np.random.default_rng(0)
     rows, columns = (call.queries, call.heads), (call.keys, call.key_heads)
@@ -86,5 +92,5 @@ def _small_calls(call: AttentionCall) -> list[AttentionCall]:
     return [small_call(lengths, *_kind(call)) for lengths in _LENGTHS]
 
 
-# A call that the library does not support leaves the alignment of its masks unknown.
+# needs_all: without a result for both lengths, the alignment of the mask would be unknown.
 TRIAL = Trial(_kind, _small_calls, small_arrays, lambda call: 2e-2, needs_all=True)

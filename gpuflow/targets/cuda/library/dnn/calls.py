@@ -1,4 +1,4 @@
-"""Calls of a library of neural networks: convolutions and attention."""
+"""Calls of cuDNN as data, convolutions and attention, and the interface of a library of them."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from gpuflow.base.util import row_major_strides
 
 Dims = tuple[int, ...]
 
-# The result is y; the gradient with respect to x; that with respect to w.
+# Kinds of a convolution: the result is y, the gradient with respect to x, or that to w.
 FORWARD, DATA, FILTER = "forward", "data", "filter"
 
 
@@ -23,16 +23,16 @@ class ConvolutionCall:
     Arrays are packed: row-major in this order, or with channels last.
 
     Attributes:
-        kind: FORWARD, DATA (x of w and y) or FILTER (w of x and y).
-        x: batch, channels and space of the input.
-        w: outputs, channels of one group, and taps.
-        y: batch, channels and space of the output.
-        channels_last: the packing of all three.
-        padding: (low, high) zeros around x, for each dimension of space.
-        strides, dilation: for each dimension of space.
-        groups: of channels.
-        dtype: of all three.
-        reduced: float32 operands may be rounded to TF32.
+        kind: FORWARD (y of x and w), DATA (x of y and w) or FILTER (w of x and y).
+        x: sizes of batch, channels and space of the input.
+        w: sizes of outputs, channels of one group, and taps.
+        y: sizes of batch, channels and space of the output.
+        channels_last: whether x, w and y are packed with channels last.
+        padding: (low, high) zeros around x, per spatial dimension.
+        strides, dilation: stride and dilation per spatial dimension.
+        groups: number of channel groups.
+        dtype: dtype of x, w and y.
+        reduced: whether float32 operands may be rounded to TF32.
     """
 
     kind: str
@@ -59,7 +59,7 @@ class ConvolutionCall:
 
     @property
     def arrays(self) -> tuple[Dims, ...]:
-        """Both operands and the output."""
+        """Sizes of both operands and of the output, in the order of a call's addresses."""
         names = {FORWARD: "xwy", DATA: "ywx", FILTER: "xyw"}[self.kind]
         return tuple([getattr(self, name) for name in names])
 
@@ -79,19 +79,20 @@ class ConvolutionCall:
 class AttentionCall:
     """``softmax(query @ key.T * scale) @ value`` for each head, or its gradients.
 
-    Forward, the operands are query, key and value, the outputs the result and the logarithms of its
-    sums. For gradients, the operands are query, key, value, the result, its cotangent and the
-    logarithms, the outputs those of query, key and value.
+                  operands                                              outputs
+        forward   query, key, value                                     result, sums
+        gradient  query, key, value, result, its cotangent, sums        dquery, dkey, dvalue
 
-    Arrays are row-major: query and the result ``[batch, queries, heads, size]``, key and value
-    ``[batch, keys, key_heads, size]``, logarithms ``f32[batch, heads, queries]``.
+    Arrays are row-major: query and result ``[batch, queries, heads, size]``, key and value
+    ``[batch, keys, key_heads, size]``. Sums are the logsumexp of scaled scores, of shape
+    ``f32[batch, heads, queries]``.
 
     Attributes:
-        batch, queries, keys, heads, key_heads, size: of the arrays.
-        scale: of the products of queries and keys.
-        causal: query ``t`` sees keys up to ``t`` only.
-        dtype: of all but the logarithms.
-        gradient: whether these are the gradients.
+        batch, queries, keys, heads, key_heads, size: sizes of the arrays.
+        scale: factor of the products of queries and keys.
+        causal: whether query ``t`` attends only to keys up to ``t``.
+        dtype: dtype of all arrays but the sums.
+        gradient: whether the call computes the gradients.
     """
 
     batch: int
@@ -117,7 +118,7 @@ class AttentionCall:
 
     @property
     def arrays(self) -> tuple[Dims, ...]:
-        """Operands and outputs, as batch, heads, length and size."""
+        """(batch, heads, length, size) of operands, then outputs: the order of addresses."""
         rows = (self.batch, self.heads, self.queries, self.size)
         columns = (self.batch, self.key_heads, self.keys, self.size)
         sums = (self.batch, self.heads, self.queries, 1)
@@ -143,9 +144,9 @@ class PlannedCall:
     """A call for which the library has a plan.
 
     Attributes:
-        call: the operation.
-        deterministic: whether results have the same bits in every run.
-        workspace_bytes: additional memory.
+        call: the call.
+        deterministic: whether the plan was requested to give the same bits in every run.
+        workspace_bytes: size of the workspace that ``bind``'s function needs.
     """
 
     call: Call
@@ -154,7 +155,7 @@ class PlannedCall:
 
 
 def packed_strides(dims: Sequence[int], channels_last: bool) -> tuple[int, ...]:
-    """The strides of an array of batch, channels and space, in elements."""
+    """Strides in elements of a packed array; dims and strides are batch, channels, space."""
     if not channels_last:
         return row_major_strides(tuple(dims))
     batch, channels, *space = dims
@@ -163,14 +164,14 @@ def packed_strides(dims: Sequence[int], channels_last: bool) -> tuple[int, ...]:
 
 
 class DeepLibrary(Protocol):
-    """A library of convolutions or attention on one device."""
+    """A library of convolutions and attention on one device."""
 
     def choose(self, call: Call, deterministic: bool) -> PlannedCall | None:
         """The library's plan; None if it does not support the call, or is missing.
 
         Args:
-            call: the operation.
-            deterministic: results must have the same bits in every run.
+            call: the call.
+            deterministic: whether results must have the same bits in every run.
         """
         ...
 
@@ -179,13 +180,13 @@ class DeepLibrary(Protocol):
         ...
 
     def version(self) -> str:
-        """The library's version, if ``choose`` returned a plan."""
+        """The version of the library; only after ``choose`` returned a plan."""
         ...
 
     def bind(self, chosen: PlannedCall, stream: int) -> Callable[..., None]:
-        """The bound operation: a function of the addresses of operands, outputs and workspace.
+        """Return a function of the addresses of operands, outputs and workspace.
 
-        A further argument is the stream that is recorded, instead of its own.
-        It allocates nothing on the device.
+        An optional further argument is a stream that records, instead of ``stream``. Calls allocate
+        no device memory.
         """
         ...

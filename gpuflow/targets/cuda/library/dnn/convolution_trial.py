@@ -1,4 +1,4 @@
-"""Self-check of a library's convolutions: small calls, compared with NumPy before its use."""
+"""Self-check of cuDNN's convolutions: small calls, and a reference in NumPy."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ _BATCH, _CHANNELS, _OUTPUTS = 2, 8, 16
 
 @record
 class _Slide:
-    """One spatial dimension: elements, taps, padding, stride, dilation."""
+    """One spatial dimension: number of elements and taps, padding, stride, dilation."""
 
     size: int
     taps: int
@@ -33,7 +33,7 @@ class _Slide:
         return slice(first, first + self.stride * self.positions, self.stride)
 
 
-# For each rank, a plain call, and one with all features of a call.
+# For each number of spatial dimensions: a plain call, and one with uneven padding and dilation.
 _SLIDES = {
     2: (
         (_Slide(7, 3, (1, 1), 2, 1), _Slide(6, 3, (1, 1), 2, 1)),
@@ -47,7 +47,7 @@ _SLIDES = {
 
 
 def small_calls(call: ConvolutionCall) -> list[ConvolutionCall]:
-    """Small calls of a kind: several of everything; the second has groups and uneven zeros."""
+    """Two small calls of the kind of ``call``; the second one has groups and uneven padding."""
     plain, full = _SLIDES[len(call.strides)]
     return [
         ConvolutionCall(
@@ -68,9 +68,9 @@ def small_calls(call: ConvolutionCall) -> list[ConvolutionCall]:
 
 
 def small_arrays(call: ConvolutionCall) -> tuple[Arrays, Arrays, Arrays]:
-    """Both operands as they are packed, an array for the result, and the result in float64.
+    """Packed operands, an output array filled with nan, and the expected result in float64.
 
-    Quarters between -1 and 1: products are exact in every dtype, and TF32 rounds none.
+    Elements are multiples of 1/4 in [-1, 1], so products are exact in every dtype and in TF32.
     """
     rng = np.random.default_rng(0)
     x, w, y = (rng.integers(-4, 5, dims) / 4 for dims in (call.x, call.w, call.y))

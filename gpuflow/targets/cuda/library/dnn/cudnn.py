@@ -1,4 +1,4 @@
-"""cuDNN on one device: the library, loaded when it is first needed, its handles, and plans."""
+"""cuDNN on one device: loads the library at first use, and caches handles and plans."""
 
 from __future__ import annotations
 
@@ -23,18 +23,18 @@ from gpuflow.targets.cuda.library.dnn.frontend import (
 from gpuflow.targets.cuda.library.dnn.graphs import graph_of
 from gpuflow.targets.cuda.runtime.driver.faults import is_fault
 
-_ALIGNED = 16  # bytes: loads of 128 bits
-_MOST_RECENT = 32  # plans that are cached without a function
-_Key = tuple[Call, bool]
+_ALIGNED = 16  # bytes that addresses must be multiples of: loads of 128 bits
+_MOST_RECENT = 32  # recent plans that stay cached without a user
+_Key = tuple[Call, bool]  # the call, and whether its results must be deterministic
 
 
 @record(eq=False)
 class _Planned:
-    """A graph of the frontend with a plan.
+    """A graph with an execution plan.
 
     Attributes:
-        graph: of the frontend.
-        workspace_bytes: additional memory.
+        graph: the frontend's graph.
+        workspace_bytes: size of the workspace that its execution needs.
     """
 
     graph: Any
@@ -42,14 +42,14 @@ class _Planned:
 
 
 class Cudnn:
-    """cuDNN on one device.
+    """cuDNN on one device: a ``DeepLibrary``; thread-safe.
 
-    Plans are shared by all functions of equal calls. They are cached as long as one of these, or
-    among the last few that were made.
+    Functions of equal calls share a plan. A plan is cached while such a function exists, or while
+    it is among the ``_MOST_RECENT`` used ones.
 
     Args:
         load: returns the frontend, or raises OSError.
-        on_device: while entered, the device is the current one.
+        on_device: a context manager that makes the device the current one.
     """
 
     def __init__(
@@ -58,7 +58,7 @@ class Cudnn:
         self._load, self._on_device = load, on_device
         self._frontend: Any = None
         self._missing = ""  # why it cannot be loaded
-        # Plans take a while, so they have a handle of their own; a handle is for one thread.
+        # A handle serves one thread at a time. Planning takes long, so it has a separate handle.
         self._planning_handle: int | None = None
         self._running_handle: int | None = None
         self._planning, self._running = threading.RLock(), threading.Lock()
@@ -68,12 +68,7 @@ class Cudnn:
         self._recent: deque[_Planned] = deque(maxlen=_MOST_RECENT)
 
     def choose(self, call: Call, deterministic: bool) -> PlannedCall | None:
-        """The library's plan for a call, or None.
-
-        Args:
-            call: the operation.
-            deterministic: results must have the same bits in every run.
-        """
+        """As ``DeepLibrary.choose``; the result is cached, also None."""
         key = (call, deterministic)
         with self._planning:
             if key not in self._planned_calls:
@@ -89,18 +84,18 @@ class Cudnn:
         return version_text(self._loaded())
 
     def bind(self, chosen: PlannedCall, stream: int) -> Callable[..., None]:
-        """A function of the addresses of a call's arrays and of its workspace.
+        """As ``DeepLibrary.bind``.
 
-        A further argument is the stream that is recorded, instead of ``stream``.
+        The returned function raises ValueError if an array is not aligned to 16 bytes.
 
         Raises:
             CudnnError: if cuDNN has no plan on this device.
-            RuntimeError: if the plan needs more memory than on the device that it was chosen on.
+            RuntimeError: if the plan needs a larger workspace than on the device of ``choose``.
         """
         call, library = chosen.call, self._loaded()
         try:
             planned, handle = self._plan((call, chosen.deterministic)), self._handle()
-        except Exception as error:  # the frontend has several classes
+        except Exception as error:  # the frontend raises several classes
             if is_fault(error):
                 raise
             raise CudnnError(call, error) from error
@@ -125,7 +120,7 @@ class Cudnn:
                 with lock:
                     library.set_stream(handle=handle, stream=recorded)
                     planned.graph.execute(dict(enumerate(arrays, 1)), workspace, handle=handle)
-            except Exception as error:  # the frontend has several classes
+            except Exception as error:  # the frontend raises several classes
                 raise CudnnError(call, error) from error
 
         return run
@@ -133,7 +128,7 @@ class Cudnn:
     def _planned_call(self, key: _Key) -> PlannedCall | None:
         try:
             planned = self._plan(key)
-        except Exception as error:  # the frontend has several classes
+        except Exception as error:  # the frontend raises several classes
             if is_fault(error):
                 raise
             if isinstance(error, TypeError | AttributeError):
@@ -162,7 +157,7 @@ class Cudnn:
             return planned
 
     def _handle(self) -> int:
-        """The handle that calls run with."""
+        """The handle for executions, which the lock ``_running`` protects."""
         with self._running:
             if self._running_handle is None:
                 with self._on_device():
@@ -170,7 +165,7 @@ class Cudnn:
             return self._running_handle
 
     def _is_loaded(self) -> bool:
-        """Whether the library is installed; it is loaded at first use."""
+        """Whether the library could be loaded, which the first call tries."""
         if self._frontend is None and not self._missing:
             try:
                 self._frontend = self._load()

@@ -1,7 +1,7 @@
-"""cuDNN through NVIDIA's frontend: the package ``cudnn``, which builds graphs and runs their plans.
+"""Find and load cuDNN and NVIDIA's frontend for it, the package ``cudnn``; plan its graphs.
 
-Only documented names are used, which versions 1.18 to 1.28 share; later ones require compilers that
-gpuflow does not need. Not measured on a GPU.
+Only documented names are used, which versions 1.18 to 1.28 share. Later versions require compilers
+that gpuflow does not need. Not measured on a GPU.
 
 Source: NVIDIA, cudnn-frontend: docs/operations, python/pygraph.
 """
@@ -22,7 +22,7 @@ from gpuflow.targets.cuda.runtime.driver.faults import StatusError
 
 VERSION = 9
 _FILE = f"libcudnn.so.{VERSION}"
-# The frontend's names of dtypes.
+# Names of dtypes in the frontend's ``data_type``; other dtypes are not supported.
 TYPES = {
     np.dtype(np.float32): "FLOAT",
     np.dtype(np.float64): "DOUBLE",
@@ -47,19 +47,19 @@ class CudnnError(StatusError):
 
 
 def find_cudnn() -> str:
-    """The path or name of the library.
+    """The path of cuDNN, or a name by which ctypes loads it.
 
     Raises:
-        OSError: it is not installed.
+        OSError: if it is not installed.
     """
     with suppress(OSError):
-        find_cublas("cublasLt")  # which cuDNN looks for by name
+        find_cublas("cublasLt")  # loads it, as cuDNN looks for it by name
     try:
         from cuda import pathfinder
     except ImportError:
         pass
     else:
-        with suppress(Exception):  # its errors are of many classes; the system may have one
+        with suppress(Exception):  # it raises many classes; the system may still have the library
             path = pathfinder.load_nvidia_dynamic_lib("cudnn").abs_path
             if path:
                 return path
@@ -73,7 +73,7 @@ def find_cudnn() -> str:
 
 
 def version_of(library: Any) -> tuple[int, int, int]:
-    """Major, minor and patch of a library that ctypes has loaded."""
+    """Major, minor and patch version of a cuDNN that ctypes has loaded."""
     library.cudnnGetVersion.restype = ctypes.c_size_t
     number = library.cudnnGetVersion()
     # Up to 8 the number was major * 1000 + minor * 100 + patch.
@@ -82,11 +82,11 @@ def version_of(library: Any) -> tuple[int, int, int]:
 
 
 def load_frontend() -> Any:
-    """The package ``cudnn``, with the library.
+    """Import the package ``cudnn``, after checks of the library that it will use.
 
     Raises:
-        OtherVersion: the library is not cuDNN 9.
-        OSError: one of them is not installed.
+        OtherVersion: if the library is not cuDNN 9, or the package has loaded another one.
+        OSError: if the library or the package is missing or fails to load.
     """
     path = find_cudnn()
     version = version_of(ctypes.CDLL(path))
@@ -98,41 +98,41 @@ def load_frontend() -> Any:
     try:
         import cudnn
 
-        found = version_text(cudnn)
-    except Exception as error:  # also where it finds another library, or lacks a function of it
+        loaded = version_text(cudnn)
+    except Exception as error:  # an incompatible library raises other classes
         raise OSError(
             f"[cudnn] nvidia-cudnn-frontend must be importable; got {type(error).__name__}: "
             f"{error}. Fix: {pip_install('cudnn')}."
         ) from error
-    if found != ".".join(map(str, version)):
+    if loaded != ".".join(map(str, version)):
         raise OtherVersion(
             f"[cudnn] there must be one cuDNN; got {path} of version "
-            f"{'.'.join(map(str, version))}, and nvidia-cudnn-frontend has loaded {found}. "
+            f"{'.'.join(map(str, version))}, and nvidia-cudnn-frontend has loaded {loaded}. "
             "Fix: remove one from LD_LIBRARY_PATH, or set GPUFLOW_CUDNN=0."
         )
     return cudnn
 
 
 def version_text(library: Any) -> str:
-    """The version of cuDNN that the frontend has loaded, as "9.28.1"."""
+    """The version of cuDNN that the frontend has loaded, such as "9.28.1"."""
     number = library.backend_version()
     return f"{number // 10000}.{number % 10000 // 100}.{number % 100}"
 
 
 def make_plan(frontend: Any, graph: Any, call: Call, deterministic: bool) -> int:
-    """Choose a plan for a graph, by the library's heuristic; returns the bytes of its workspace.
+    """Build the plan that the library's heuristic prefers; returns its workspace in bytes.
 
     Args:
         frontend: from ``load_frontend``.
-        graph: of a call.
-        call: the operation.
-        deterministic: results must have the same bits in every run.
+        graph: the graph of ``call``, which receives the plan.
+        call: the call.
+        deterministic: whether results must have the same bits in every run.
 
     Raises:
-        Exception: the library has no plan.
+        Exception: if the library has no plan; the frontend raises several classes.
     """
     notes = frontend.numerical_note
-    # Operands and sums are never narrower than the dtype.
+    # Excluded: algorithms that narrow operands or sums below the dtype.
     refused = [notes.DOWN_CONVERT_INPUTS, notes.REDUCED_PRECISION_REDUCTION]
     if deterministic:
         refused.append(notes.NONDETERMINISTIC)

@@ -1,4 +1,4 @@
-"""Graphs of the frontend for calls; tensors are numbered as the call's arrays, from 1."""
+"""Build cuDNN graphs for calls; the uids of tensors are 1, 2, ... in the order of ``arrays``."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ from gpuflow.targets.cuda.library.dnn.calls import (
 )
 from gpuflow.targets.cuda.library.dnn.frontend import TYPES
 
-# The frontend's operation of each kind, and its names of the operands.
+# The frontend's method for each kind, and its keywords for the operands.
 _CONVOLUTIONS = {
     FORWARD: ("conv_fprop", "image", "weight"),
     DATA: ("conv_dgrad", "loss", "filter"),
@@ -30,17 +30,17 @@ _CONVOLUTIONS = {
 def graph_of(
     library: Any, call: Call, deterministic: bool, handle: Any = None, device_property: Any = None
 ) -> Any:
-    """The graph of a call, without a plan.
+    """Build the graph of a call, without a plan.
 
     Args:
         library: from ``load_frontend``.
-        call: the operation.
-        deterministic: results must have the same bits in every run.
-        handle: of the device.
-        device_property: of a device, for plans without a device.
+        call: the call.
+        deterministic: whether results must have the same bits in every run.
+        handle: cuDNN handle of the device.
+        device_property: properties of a device, to plan without one.
 
     Raises:
-        Exception: the library does not take it.
+        Exception: if the library does not support the call; it raises several classes.
     """
     types = library.data_type
     kind, wide = getattr(types, TYPES[call.dtype]), types.FLOAT
@@ -62,20 +62,20 @@ def graph_of(
 
 
 class _Tensors:
-    """The tensors of a graph of one dtype, and of the dtype of sums."""
+    """Adds tensors to a graph, of the call's dtype or of the accumulator's (``is_wide``)."""
 
     def __init__(self, graph: Any, kind: Any, wide: Any) -> None:
         self.graph, self._kind, self._wide = graph, kind, wide
 
     def operand(self, uid: int, dims: Dims, strides: Dims, is_wide: bool = False) -> Any:
-        """An array that is read."""
+        """Add an operand; returns the frontend's tensor."""
         kind = self._wide if is_wide else self._kind
         return self.graph.tensor(dim=list(dims), stride=list(strides), data_type=kind, uid=uid)
 
     def output(
         self, tensor: Any, uid: int, dims: Dims, strides: Dims, is_wide: bool = False
     ) -> None:
-        """Make a result an array that is written."""
+        """Declare a result of an operation as an output of the graph."""
         kind = self._wide if is_wide else self._kind
         tensor.set_output(True).set_uid(uid).set_data_type(kind)
         tensor.set_dim(list(dims)).set_stride(list(strides))
@@ -85,12 +85,12 @@ def _add_convolution(tensors: _Tensors, call: ConvolutionCall) -> None:
     operation, *names = _CONVOLUTIONS[call.kind]
     strides = [packed_strides(dims, call.channels_last) for dims in call.arrays]
     *operands, out = list(zip(call.arrays, strides, strict=True))
-    given = {
+    operand_tensors = {
         name: tensors.operand(uid, *operand)
         for uid, (name, operand) in enumerate(zip(names, operands, strict=True), 1)
     }
     result = getattr(tensors.graph, operation)(
-        **given,
+        **operand_tensors,
         pre_padding=[low for low, _ in call.padding],
         post_padding=[high for _, high in call.padding],
         stride=list(call.strides),
@@ -104,21 +104,21 @@ def _add_attention(
 ) -> None:
     how: dict[str, Any] = {"attn_scale": call.scale}
     if call.causal:
-        # A band without an end on the left, aligned at the first query and key.
+        # A diagonal band, unbounded on the left, which is aligned to the first query and key.
         how["diagonal_alignment"] = library.diagonal_alignment.TOP_LEFT
         how["diagonal_band_right_bound"] = 0
     rows, columns, _, _, *_ = call.arrays
     sums = (*rows[:3], 1)
     query, key, value = (
-        tensors.operand(uid, dims, _behind_lengths(dims))
+        tensors.operand(uid, dims, _strides_of_heads(dims))
         for uid, dims in enumerate((rows, columns, columns), 1)
     )
     if not call.gradient:
         out, logarithms = tensors.graph.sdpa(q=query, k=key, v=value, generate_stats=True, **how)
-        tensors.output(out, 4, rows, _behind_lengths(rows))
+        tensors.output(out, 4, rows, _strides_of_heads(rows))
         tensors.output(logarithms, 5, sums, row_major_strides(sums), is_wide=True)
         return
-    out, cotangent = (tensors.operand(k, rows, _behind_lengths(rows)) for k in (4, 5))
+    out, cotangent = (tensors.operand(k, rows, _strides_of_heads(rows)) for k in (4, 5))
     outs = tensors.graph.sdpa_backward(
         q=query,
         k=key,
@@ -130,10 +130,10 @@ def _add_attention(
         **how,
     )
     for uid, (one, dims) in enumerate(zip(outs, (rows, columns, columns), strict=True), 7):
-        tensors.output(one, uid, dims, _behind_lengths(dims))
+        tensors.output(one, uid, dims, _strides_of_heads(dims))
 
 
-def _behind_lengths(dims: Dims) -> Dims:
+def _strides_of_heads(dims: Dims) -> Dims:
     """Strides of batch, heads, length and size of an array ``[batch, length, heads, size]``."""
     _, heads, length, size = dims
     return (heads * length * size, size, heads * size, 1)

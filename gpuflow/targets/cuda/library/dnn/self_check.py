@@ -1,7 +1,8 @@
-"""Self-check: compare a library's plans with NumPy on small calls before they are used.
+"""Self-check: compare cuDNN with NumPy on small calls of a kind before that kind is used.
 
-A driver that does not match the library, or a mistake in the arguments, would give plausible but
-wrong results. Each kind of call is checked once per process, with the library's own plan for it.
+A driver that does not match the library, or a mistake in our arguments, could give plausible but
+wrong results. Each kind of call is checked once per process, with the plan that the library chooses
+for the small calls.
 """
 
 from __future__ import annotations
@@ -25,14 +26,14 @@ Arrays = Sequence[np.ndarray]
 
 @record
 class Trial:
-    """The self-check of calls of one class.
+    """The self-check for one class of calls.
 
     Attributes:
-        kind: the cache key: calls of one kind share the result of a check.
-        calls: small calls of the kind of a call.
-        arrays: operands of a small call, output arrays of nan, and the outputs in float64.
-        tolerance: of a small call, relative to the largest output.
-        needs_all: whether a small call that the library does not support counts as wrong.
+        kind: cache key of a call; calls of equal kinds share the result of a check.
+        calls: gives the small calls to check for a call.
+        arrays: gives operands of a small call, output arrays of nan, and expected outputs.
+        tolerance: gives the largest error of a small call, relative to the largest output.
+        needs_all: whether the check fails if the library does not support a small call.
     """
 
     kind: Callable[[Any], Hashable]
@@ -43,12 +44,12 @@ class Trial:
 
 
 class CheckedLibrary:
-    """The calls of a library that pass their self-check.
+    """A library restricted to calls whose kind passes its self-check; thread-safe.
 
     Args:
-        library: of the device.
-        device: copies to and from the device.
-        trials: by the class of calls.
+        library: the library on the device.
+        device: the device.
+        trials: self-checks by class of calls.
     """
 
     def __init__(self, library: DeepLibrary, device: GpuApi, trials: Mapping[type, Trial]) -> None:
@@ -58,7 +59,7 @@ class CheckedLibrary:
         self._lock = threading.RLock()
 
     def choose(self, call: Call, deterministic: bool) -> PlannedCall | None:
-        """The library's plan, if it is correct for small calls of this kind."""
+        """The library's plan, if small calls of this kind are correct; the first call checks."""
         planned = self._library.choose(call, deterministic)
         if planned is None:
             return None
@@ -82,11 +83,11 @@ class CheckedLibrary:
         return type(call), self._trials[type(call)].kind(call), deterministic
 
     def version(self) -> str:
-        """The library's version."""
+        """The version of the library."""
         return self._library.version()
 
     def bind(self, planned: PlannedCall, stream: int) -> Callable[..., None]:
-        """A call of the library."""
+        """As ``DeepLibrary.bind``."""
         return self._library.bind(planned, stream)
 
     def _agrees(self, trial: Trial, call: Call, deterministic: bool) -> bool:
@@ -117,7 +118,8 @@ class CheckedLibrary:
     def _run(self, planned: PlannedCall, operands: Arrays, results: Arrays) -> None:
         """Run a call on the device, and write its outputs to ``results``.
 
-        These are copied too, so that elements that the library does not write are unchanged.
+        ``results`` is copied to the device first, so that its nan shows where the library stores
+        nothing.
         """
         device = self._device
         device.activate()
@@ -136,6 +138,6 @@ class CheckedLibrary:
 
 
 def is_near(got: np.ndarray, want: np.ndarray, tolerance: float) -> bool:
-    """Whether a result agrees with NumPy; NaN does not."""
+    """Whether a result is within ``tolerance`` of the largest expected value; nan is not."""
     scale = np.abs(want).max()
     return bool(np.all(np.abs(got.astype(np.float64) - want) <= tolerance * scale))

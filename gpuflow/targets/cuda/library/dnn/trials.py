@@ -1,4 +1,4 @@
-"""The self-checks of a library, by the class of calls."""
+"""Table of the self-checks of cuDNN, by class of calls."""
 
 from __future__ import annotations
 

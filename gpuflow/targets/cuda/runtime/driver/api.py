@@ -1,7 +1,7 @@
-"""Interface of GPU drivers to CuPy and CUDA's driver, or to a simulation of both.
+"""The interface ``GpuApi`` between ``GpuDriver`` and a GPU: CUDA through CuPy, or a simulation.
 
-Everything that differs between a real GPU and the simulated one is here, in calls as small as
-CUDA's own. Streams, events and addresses are plain integers, as they are for CUDA.
+Everything that differs between a real GPU and the simulated one is in this interface, whose calls
+are as small as CUDA's. Streams and addresses are integers.
 """
 
 from __future__ import annotations
@@ -20,20 +20,21 @@ from gpuflow.targets.cuda.codegen.build import CudaObject, Touched
 from gpuflow.targets.cuda.codegen.schedules.launch_config import Dim
 from gpuflow.targets.cuda.library.dnn.calls import DeepLibrary
 
-# An event of a stream, and loaded code: each device has its own classes.
+# An event of a stream, and loaded machine code; each implementation has its own classes.
 DeviceEvent = Any
 Module = Any
 
 
 class LoadedKernel:
-    """A kernel in a device's memory.
+    """A kernel in the memory of a device.
 
     Args:
-        function: by which the device launches it.
-        module: by which the device unloads it.
+        function: handle for launches.
+        module: handle for unloading.
 
     Attributes:
-        dynamic_bytes: the dynamic shared memory that launches were allowed so far.
+        dynamic_bytes: the most dynamic shared memory that ``allow_shared`` has allowed; 0: the
+            default limit holds.
     """
 
     __slots__ = ("__weakref__", "dynamic_bytes", "function", "module")
@@ -47,21 +48,21 @@ class BuiltKernel(Protocol):
 
     @property
     def built(self) -> CudaObject:
-        """Its code for one architecture."""
+        """The code for one architecture."""
         ...
 
 
 class PoolMemory(Protocol):
-    """Memory of a pool, returned to it when nothing refers to it."""
+    """Memory of a pool, which returns to the pool when this object dies."""
 
     @property
     def ptr(self) -> int:
-        """Its address."""
+        """The address."""
         ...
 
 
 class Pool(Protocol):
-    """Cached device memory."""
+    """A caching allocator of device memory."""
 
     def malloc(self, count: int) -> PoolMemory:
         """Allocate ``count`` bytes.
@@ -78,16 +79,16 @@ class Pool(Protocol):
 
 @record
 class Gemm:
-    """One stack of products of row-major matrices, ``out = left @ right``.
+    """A batch of products of row-major matrices, ``out = left @ right``.
 
     Attributes:
-        m, n, k: rows, columns and depth.
-        left_transposed, right_transposed: whether a matrix is stored transposed.
-        left_leading, right_leading: elements from one row in memory to the next.
-        count: matrices in the stack.
+        m, n, k: rows and columns of the result, and the summed dimension.
+        left_transposed, right_transposed: whether an operand is stored transposed.
+        left_leading, right_leading: leading dimensions: elements from one stored row to the next.
+        count: matrices in the batch.
         left_step, right_step, out_step: elements from one matrix to the next; 0 repeats it.
-        dtype, out_dtype: of the operands, and of the result.
-        reduced: float32 and complex64 operands may be rounded to TF32.
+        dtype, out_dtype: dtype of the operands, and of the result.
+        reduced: whether float32 and complex64 operands may be rounded to TF32.
     """
 
     m: int
@@ -110,33 +111,39 @@ class Epilogues(Protocol):
     """A library of products with epilogues on one device."""
 
     def offers(self, epilogue: Epilogue, dtype: np.dtype, reduced: bool) -> bool:
-        """Whether the library has right results; float32 may be rounded where ``reduced``."""
+        """Whether the library has the epilogue, with right results.
+
+        Args:
+            epilogue: the epilogue.
+            dtype: dtype of all matrices.
+            reduced: whether float32 may be rounded to TF32.
+        """
         ...
 
 
 @record
 class LibraryWork:
-    """A call of a library, whose launches are not known.
+    """A call of a library, whose launches are unknown and must be captured.
 
     Attributes:
-        run: enqueues its work on a stream, which is its argument.
+        run: function of a stream, on which it enqueues the call's work.
     """
 
     run: Callable[[int], Any]
 
 
 class Recorded(Protocol):
-    """Recorded work, which runs once more when it is called."""
+    """Recorded work (a CUDA graph), which each call runs once more."""
 
     def __call__(self) -> None:
         """Enqueue all of the work on the stream."""
         ...
 
     def change(self, number: int, launch: Callable[[], Any]) -> bool:
-        """Replace one launch by the result of ``bind``, with its current parameters.
+        """Replace launch ``number`` by a result of ``bind``, with its current parameters.
 
-        Enqueued work is unchanged. False if that is impossible; the recording must not be used
-        any more then.
+        Work that is already enqueued does not change. Returns False if it is impossible; the
+        recording must not be used afterwards.
         """
         ...
 
@@ -145,16 +152,18 @@ class GpuApi(Protocol):
     """One device.
 
     Attributes:
-        name: of the device, for messages.
-        compute_capability: as (9, 0).
-        processors: multiprocessors.
-        memory_bytes: of the device.
-        xp: CuPy, or NumPy.
-        synchronous: whether everything is done when a call returns.
-        deep_library: of convolutions and attention on this device; None: there is none, or
-            GPUFLOW_CUDNN=0.
-        chooser: the same on one device of this model, so that all such devices have one plan.
-        epilogues: of products on one device of this model; None: there are none.
+        name: name of the device in messages.
+        compute_capability: such as (9, 0).
+        processors: number of multiprocessors.
+        memory_bytes: size of device memory.
+        xp: the array module: CuPy, or NumPy.
+        synchronous: whether work is complete when a call returns.
+        deep_library: the library of convolutions and attention on this device; None: there is
+            none, or GPUFLOW_CUDNN=0.
+        chooser: that library on one device of each model, which chooses plans for all devices of
+            the model, so that they share programs.
+        epilogues: the library of products with epilogues on one device of the model; None: there
+            is none.
     """
 
     name: str
@@ -168,23 +177,23 @@ class GpuApi(Protocol):
     epilogues: Epilogues | None
 
     def activate(self) -> None:
-        """Make the device the current one of this thread."""
+        """Make the device the current one of this thread, before work is enqueued."""
         ...
 
     def visit(self) -> None:
-        """The same for a thread that enqueues no work, and only queries events."""
+        """``activate`` for a thread that enqueues no work and only queries events."""
         ...
 
     def stream(self) -> int:
-        """A new stream, which the default stream does not wait for."""
+        """Create a stream, for which the default stream does not wait."""
         ...
 
     def pool(self) -> Pool:
-        """A new pool of device memory."""
+        """Create a pool of device memory."""
         ...
 
     def pinned(self, count: int) -> np.ndarray:
-        """Bytes of host memory that the device can copy at full speed."""
+        """Allocate page-locked host memory, which the device copies at full speed."""
         ...
 
     def event(self, stream: int) -> DeviceEvent:
@@ -216,7 +225,7 @@ class GpuApi(Protocol):
         ...
 
     def copy_in(self, target: int, source: int, count: int, stream: int) -> None:
-        """Copy bytes from host memory; pageable memory may change when the call returns."""
+        """Copy bytes from host memory; pageable memory may be changed after the call returns."""
         ...
 
     def copy_out(self, target: int, source: int, count: int, stream: int) -> None:
@@ -244,10 +253,10 @@ class GpuApi(Protocol):
         ...
 
     def allow_shared(self, kernel: LoadedKernel, count: int) -> None:
-        """Allow launches of a kernel ``count`` bytes of dynamic shared memory.
+        """Raise the limit of dynamic shared memory for a kernel's launches to ``count`` bytes.
 
         Raises:
-            RuntimeError: with the kernel's static shared memory it is more than a block may have.
+            RuntimeError: if static and dynamic shared memory exceed that of a block.
         """
         ...
 
@@ -261,52 +270,55 @@ class GpuApi(Protocol):
         shared_bytes: int = 0,
         touches: Sequence[Touched] | None = None,
     ) -> Callable[[], None]:
-        """A launch with the parameters in ``slots`` at the time of a call; it holds ``kernel``.
+        """Bind a launch: each call enqueues it with the current contents of ``slots``.
 
-        Each parameter is the low bytes of its argument slot. The array keeps its size.
-        ``shared_bytes`` is the dynamic shared memory of a block, ``touches`` the arrays that a
-        user's kernel may access.
+        Args:
+            kernel: the kernel; the result holds a reference to it.
+            grid, block: launch configuration.
+            slots: one 8-byte slot per parameter, whose low bytes are the parameter. Must keep its
+                size.
+            stream: stream of the launch.
+            shared_bytes: dynamic shared memory of a block.
+            touches: the arrays that a user's kernel may access; None: do not check.
         """
         ...
 
     def record(
         self, stream: int, work: Sequence[Callable[[], Any] | LibraryWork]
     ) -> Recorded | None:
-        """Return a launcher of all of the work, without running it.
-
-        None if that cannot be recorded: the caller runs the work itself.
+        """Record work without running it; None if it cannot be recorded.
 
         Args:
-            stream: on which it runs again.
-            work: results of ``bind``, and calls of libraries.
+            stream: stream for replays.
+            work: results of ``bind``, and calls of libraries, in order.
         """
         ...
 
     def library(self, stream: int) -> AbstractContextManager[Any]:
-        """While entered, ``xp`` works on the stream."""
+        """A context in which ``xp`` enqueues on the stream."""
         ...
 
     def view(self, data: DeviceArray) -> Any:
         """An array of ``xp`` on the same memory.
 
         Raises:
-            Exception: ``xp`` has no such dtype.
+            Exception: if ``xp`` has no such dtype.
         """
         ...
 
     def gemm(self, gemm: Gemm, stream: int) -> Callable[..., None] | None:
-        """A function of the addresses of left, right and out; None without such a library.
+        """Bind a GEMM: a function of the addresses of left, right and out; None without a library.
 
-        A fourth argument is the stream that is recorded, instead of ``stream``.
+        Its optional fourth argument is a stream that records, instead of ``stream``.
         """
         ...
 
     def gemm_with(self, gemm: Gemm, epilogue: Epilogue, stream: int) -> Callable[..., None] | None:
-        """A function of the addresses of left, right, out, bias and aux, 0 for unused ones.
+        """Bind a GEMM with an epilogue that ``epilogues`` offers, of a batch of one.
 
-        The product is one of two matrices, and ``epilogues`` offer it. None if the library has no
-        algorithm for its sizes. A sixth argument is the stream that is recorded, instead of
-        ``stream``.
+        The result is a function of the addresses of left, right, out, bias and aux, 0 for unused
+        ones. Its optional sixth argument is a stream that records, instead of ``stream``. None if
+        the library has no algorithm for the sizes.
         """
         ...
 

@@ -1,4 +1,4 @@
-"""The memory of a program's temporaries on a GPU."""
+"""Arenas: device memory for the temporaries of programs, at offsets that the plan assigns."""
 
 from __future__ import annotations
 
@@ -11,14 +11,19 @@ from gpuflow.targets.cuda.runtime.driver.program_device import GpuDevice
 
 
 class DeviceArena:
-    """Device memory for the temporaries of programs; one runs in it at a time."""
+    """Device memory for temporaries; only one program at a time may run in it.
+
+    Attributes:
+        memory: the memory, as an array of bytes.
+        generation: number of reallocations. Addresses in an arena are valid for one generation.
+    """
 
     def __init__(self, device: GpuDevice) -> None:
         self.device, self.generation = device, 0
         self.memory: DeviceArray = device.empty((0,), np.dtype(np.uint8))
 
     def reserve(self, count: int) -> None:
-        """Make the arena at least ``count`` bytes large."""
+        """Reallocate the arena if it is smaller than ``count`` bytes; contents are lost."""
         if self.memory.shape[0] < count:
             self.memory = self.device.empty((count,), np.dtype(np.uint8))
             self.generation += 1
@@ -28,7 +33,7 @@ class DeviceArena:
         return strided(shape, dtype, self.memory, offset)
 
     def section(self, offset: int, count: int) -> DeviceArena:
-        """``count`` bytes of this arena, for a nested program."""
+        """A view of ``count`` bytes as an arena, for a nested program."""
         inner = DeviceArena.__new__(DeviceArena)
         inner.device, inner.generation = self.device, 0
         inner.memory = strided((count,), np.dtype(np.uint8), self.memory, offset)

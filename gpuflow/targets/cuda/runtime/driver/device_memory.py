@@ -1,8 +1,8 @@
-"""Memory of a GPU: blocks from a pool, guarded against use by several streams, and counted.
+"""Stream-ordered allocation of GPU memory: blocks from one pool per stream, with statistics.
 
-Work on a stream runs in order, so memory that one stream alone uses may be reused as soon as Python
-releases it: later launches wait anyway. Memory that another stream still reads must not; such
-blocks wait for an event of that stream first.
+Work on a stream runs in order. So memory that only one stream uses may be reused as soon as Python
+releases it, while its kernels still run. Memory that other streams use too (``guard``) is reused
+only after events of these streams.
 """
 
 from __future__ import annotations
@@ -17,14 +17,21 @@ from gpuflow.base.garbage import collect_garbage
 from gpuflow.base.util import SourceLocation, user_source_location
 from gpuflow.targets.cuda.runtime.driver.api import DeviceEvent, GpuApi, Pool, PoolMemory
 
-# Blocks from this size on have a source location: finding it takes less time than writing them.
+# Blocks of at least this size record the user's source line, which takes less time than writing
+# such a block.
 LARGE = 1 << 24
-_MOST_LISTED = 8
+_MOST_LISTED = 8  # arrays in an out-of-memory error
 _UNITS = ("bytes", "KiB", "MiB", "GiB")
 
 
 class Block:
-    """Device memory, returned to its pool when nothing refers to it."""
+    """A block of device memory, which returns to its pool when this object dies.
+
+    Attributes:
+        address, count: address, and size in bytes.
+        handle: the pool's object, which owns the memory.
+        readers: further streams that use the block, see ``Memory.guard``; None: none.
+    """
 
     __slots__ = ("_memory", "address", "count", "handle", "readers")
 
@@ -32,34 +39,34 @@ class Block:
         self.handle, self.count = handle, count
         self.address: int = handle.ptr
         self.readers: set[int] | None = None
-        self._memory = memory  # last: until then it does not count
+        self._memory = memory  # last, as __del__ ignores objects without it
 
     def __del__(
         self, large: int = LARGE, is_finalizing: Callable[[], bool] = sys.is_finalizing
-    ) -> None:  # modules may be empty by then
+    ) -> None:  # defaults, as globals may be gone at shutdown
         try:
             memory, count = self._memory, self.count
         except AttributeError:
-            return  # interrupted before it was complete
+            return  # __init__ was interrupted
         if is_finalizing():
-            return  # the memory goes with the process
+            return  # the process frees all memory
         memory.used -= count
         if count >= large or self.readers is not None:
             memory.dropped(self)
 
 
 class Memory:
-    """The memory of one device for gpuflow.
+    """The allocator of one device; thread-safe.
 
     Args:
-        api: of the device.
-        forget: frees caches; called when memory runs out.
+        api: the device.
+        forget: frees caches; called if memory runs out.
 
     Attributes:
-        used: bytes of blocks in use.
-        peak: the most that were in use at once.
-        count: blocks that were allocated so far.
-        largest: bytes of the largest of them.
+        used: bytes in use.
+        peak: most bytes that were in use at once.
+        count: number of allocations so far.
+        largest: bytes of the largest allocation.
     """
 
     def __init__(self, api: GpuApi, forget: Callable[[], None]) -> None:
@@ -67,13 +74,13 @@ class Memory:
         self._pools: dict[int, Pool] = {}
         self._waiting: deque[tuple[list[DeviceEvent], PoolMemory]] = deque()
         self._large: dict[int, tuple[int, str, SourceLocation | None]] = {}
-        # Reentrant: garbage collection meanwhile adds blocks to those that wait.
+        # Reentrant, as garbage collection may call ``dropped`` while the lock is held.
         self._lock = threading.RLock()
-        # Changed without a lock: a thread is never switched between the steps of += .
+        # Changed without a lock: threads are not switched within ``+=``.
         self.used = self.peak = self.count = self.largest = 0
 
     def pool_of(self, stream: int) -> Pool:
-        """The pool of memory that a stream writes first."""
+        """The pool for memory that ``stream`` writes first."""
         pool = self._pools.get(stream)
         if pool is None:
             pool = self._pools[stream] = self._api.pool()
@@ -83,9 +90,9 @@ class Memory:
         """Allocate an uninitialized block of at least ``count`` bytes.
 
         Args:
-            count: bytes.
-            stream: that writes it first.
-            what: description for messages.
+            count: size in bytes.
+            stream: stream that writes the block first.
+            what: gives a description for messages.
 
         Raises:
             MemoryError: if the device memory is full.
@@ -103,7 +110,7 @@ class Memory:
         try:
             handle = pool.malloc(count)
         except MemoryError as error:
-            handle = self._once_more(pool, count, error)
+            handle = self._retry(pool, count, error)
         block = Block(self, handle, count)
         used = self.used = self.used + count
         self.count += 1
@@ -122,32 +129,32 @@ class Memory:
         return None if block is None else block[2]
 
     def guard(self, block: Block, stream: int) -> None:
-        """Record that another stream uses the block: it must not be reused before that is done.
+        """Record that another stream uses a block: its reuse waits until that stream is done.
 
-        Call it before or after that stream was given its work, while the block is in use.
+        Callers must hold the block. They may enqueue the stream's work before or after this call.
         """
         if block.readers is None:
             block.readers = set()
         block.readers.add(stream)
 
     def dropped(self, block: Block) -> None:
-        """Drop a block: forget its source, and hold its memory until its other streams are done."""
+        """Drop a dying block: forget its source, and hold its memory until readers are done."""
         if block.count >= LARGE:
             self._large.pop(block.address, None)
         if block.readers:
             try:
                 events = [self._api.event(stream) for stream in block.readers]
             except RuntimeError:
-                return  # a kernel failed: nothing runs on this device any more
+                return  # a kernel has failed, so nothing runs on this device any more
             self._waiting.append((events, block.handle))
 
     def _release_finished(self) -> None:
         is_done, waiting = self._api.is_done, self._waiting
-        with self._lock:  # or another thread would take the first one, and this one the next
+        with self._lock:  # another thread must not pop between the test and popleft
             while waiting and all(is_done(event) for event in waiting[0][0]):
                 waiting.popleft()
 
-    def _once_more(self, pool: Pool, count: int, error: MemoryError) -> PoolMemory:
+    def _retry(self, pool: Pool, count: int, error: MemoryError) -> PoolMemory:
         """Free all unused memory and try again."""
         self.free_unused()
         try:
@@ -156,14 +163,14 @@ class Memory:
             raise MemoryError(self._full(count)) from error
 
     def free_unused(self) -> None:
-        """Return memory that no array uses, from all pools, to CUDA."""
+        """Return unused memory of all pools to CUDA; waits for the readers of dropped blocks."""
         self._forget()
         collect_garbage()
         with self._lock:
             while self._waiting:
                 for event in self._waiting[0][0]:
                     self._api.synchronize_event(event)
-                self._waiting.popleft()  # no name may hold it: it goes back to its pool here
+                self._waiting.popleft()  # unnamed, so that the block returns to its pool here
         for other in self._pools.values():
             other.free_all_blocks()
         self._api.free_library_memory()
@@ -190,7 +197,7 @@ class Memory:
 
 
 def in_units(count: int) -> str:
-    """Format a number of bytes."""
+    """Format a number of bytes, such as "1.5 GiB"."""
     size, unit = float(count), 0
     while size >= 1024 and unit < len(_UNITS) - 1:
         size, unit = size / 1024, unit + 1

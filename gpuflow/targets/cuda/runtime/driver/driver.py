@@ -1,7 +1,7 @@
-"""The driver of GPUs, real and simulated: arrays, launches and programs over a GpuApi.
+"""The driver of GPUs, real and simulated: arrays, launches and programs on a ``GpuApi``.
 
-A device has one compute stream: kernels and libraries run in the order in which they were called,
-and calls return immediately. Large copies from and to the host run concurrently.
+A device has one compute stream. Kernels and libraries run on it in the order of calls, which return
+immediately. Large copies from and to the host run concurrently on another stream.
 """
 
 from __future__ import annotations
@@ -48,16 +48,23 @@ from gpuflow.targets.cuda.runtime.program.eager_ops import OneOpPrograms
 from gpuflow.targets.cuda.runtime.program.program import GpuProgram
 
 _BYTE, _COUNTER = np.dtype(np.uint8), np.dtype(np.uint32)
-_MOST_SCALARS = 1024
-_REMEMBERED = 16  # programs that an error may name
+_MOST_SCALARS = 1024  # cached device scalars
+_REMEMBERED = 16  # recent programs that an error names
 
 
 class GpuDriver:
-    """One GPU.
+    """The driver of one GPU, which implements ``Driver`` and ``GpuDevice``.
 
     Args:
-        api: of the device.
-        preallocate: the share of its memory to allocate at once, and to retain.
+        api: the device.
+        preallocate: fraction of device memory to allocate at once, and to retain.
+
+    Attributes:
+        compute: the compute stream.
+        transfers: copies between host and device.
+        recent: summaries of programs since the last wait, for errors.
+        xp: the functions of an array module that printed drivers of programs use.
+        memory, allocate, host_calls, broken, side_work: see ``GpuDevice``.
     """
 
     strided: Callable[..., Any] = staticmethod(strided)
@@ -68,7 +75,7 @@ class GpuDriver:
         api.activate()
         self.compute = api.stream()
         self.memory = Memory(api, self._forget_idle)
-        # Memory that the compute stream writes first; for programs, on a device that is current.
+        # Allocates memory that the compute stream writes first. The device must be current.
         self.allocate = self.memory.allocator(self.compute)
         self.transfers = Transfers(api, self.compute)
         self._flags = Flags(api, self.compute)
@@ -84,22 +91,22 @@ class GpuDriver:
         self._scalars: OrderedDict[Any, DeviceArray] = OrderedDict()
         self._scratch = self.empty((0,), _BYTE)
         self._counters = self.empty((0,), _COUNTER)
-        self._outgrown: list[Any] = []  # programs hold their addresses
+        self._outgrown: list[Any] = []  # kept, as programs contain their addresses
         self._lock = threading.RLock()
-        # The array module functions of program_arrays.py and inner_programs.py.
+        # For program_arrays.py and inner_programs.py.
         self.xp: Any = SimpleNamespace(copyto=self.copy_into, empty=self.empty)
         if preallocate:
             self._take(preallocate)
 
     def _take(self, share: float) -> None:
-        """Have the pool of the compute stream allocate and retain a share of the memory.
+        """Make the pool of the compute stream allocate and retain a fraction of device memory.
 
         Raises:
             MemoryError: if less is free.
         """
         api, count = self.api, int(share * self.api.memory_bytes)
         try:
-            self.memory.pool_of(self.compute).malloc(count)  # it comes back to the pool at once
+            self.memory.pool_of(self.compute).malloc(count)  # freed to the pool at once
         except MemoryError as error:
             raise MemoryError(
                 f"[memory] {api.name} must have enough free memory for the share that is allocated "
@@ -112,17 +119,17 @@ class GpuDriver:
 
     @property
     def target(self) -> Target:
-        """One launch for each kernel; sums and roundings are as this thread's settings allow."""
+        """The compilation target for this thread's settings."""
         return chosen_gpu_target(self.api.chooser, self.api.epilogues)
 
     def empty(self, shape: tuple[int, ...], dtype: np.dtype) -> DeviceArray:
-        """Device memory, given back when no array uses it."""
+        """Allocate an uninitialized array, whose memory is freed when no array uses it."""
         self.api.activate()
         block = self.allocate(prod(shape) * dtype.itemsize, partial(described, shape, dtype))
         return DeviceArray(self, shape, dtype, block.address, block)
 
     def from_host(self, array: np.ndarray) -> DeviceArray:
-        """A copy in device memory."""
+        """Copy a host array to device memory; small scalars are cached."""
         if array.size == 1 and array.nbytes <= 16:
             return self._scalar(array)
         return self._from_host(np.ascontiguousarray(array).reshape(array.shape))
@@ -148,7 +155,7 @@ class GpuDriver:
         return data
 
     def _scalar(self, array: np.ndarray) -> DeviceArray:
-        """One element, cached: the same scalars recur, and are never written."""
+        """A device scalar, cached: the same ones recur, and must never be written."""
         key = (array.shape, array.dtype, array.tobytes())
         with self._lock:
             cached = self._scalars.get(key)
@@ -159,7 +166,7 @@ class GpuDriver:
         return cached
 
     def to_host(self, data: DeviceArray) -> np.ndarray:
-        """The values, when they are computed."""
+        """Copy values to the host; waits until they are computed."""
         self.api.activate()
         if not data.is_row_major:
             data = self.copy(data)
@@ -173,10 +180,10 @@ class GpuDriver:
         return result
 
     def from_driver(self, data: Any, source: Any) -> DeviceArray:
-        """A copy in device memory; from another GPU without waiting for either.
+        """Copy an array of another driver; between GPUs without waiting for either.
 
-        A program over several devices that calls a host function synchronizes both: its data go
-        through the host.
+        While a program over several devices calls a host function, which synchronizes both, the
+        copy goes through the host.
         """
         is_peer = isinstance(source, GpuDriver) and type(source.api) is type(self.api)
         if not is_peer or data.nbytes == 0 or served(DRIVERS) is not None:
@@ -191,7 +198,7 @@ class GpuDriver:
             raise source.fault_of(self.fault_of(error)) from error
 
     def _from_peer(self, data: DeviceArray, source: GpuDriver) -> DeviceArray:
-        """Copy in the stream of large copies, between events of both compute streams."""
+        """Copy on the stream of large copies, ordered by events of both compute streams."""
         self.api.activate()
         stream = self.transfers.stream
         what = partial(described, data.shape, data.dtype)
@@ -201,12 +208,12 @@ class GpuDriver:
         self.api.copy_peer(block.address, source.api, data.address, data.nbytes, stream)
         done = self.api.event(stream)
         self.api.wait_event(self.compute, done)
-        # The source may be freed or donated: later writes there wait for the copy.
+        # Later writes to the source wait for the copy, as it may be freed or donated.
         source.api.wait_event(source.compute, done)
         return DeviceArray(self, data.shape, data.dtype, block.address, block)
 
     def flag_reader(self) -> FlagReader:
-        """Flags come through pinned memory, and later kernels may be launched meanwhile."""
+        """A reader of bools in device memory, which does not wait for kernels launched later."""
         begin = self._flags.reader().begin
 
         def start(data: DeviceArray) -> Callable[[], bool]:
@@ -225,13 +232,13 @@ class GpuDriver:
         return start
 
     def copy(self, data: DeviceArray) -> DeviceArray:
-        """New row-major data."""
+        """A row-major copy."""
         result = self.empty(data.shape, data.dtype)
         self.copy_into(result, data)
         return result
 
     def copy_into(self, target: DeviceArray, source: DeviceArray) -> None:
-        """Copy elements between arrays of one shape and dtype, whatever their strides."""
+        """Copy elements between arrays of equal shape and dtype, and any strides."""
         assert target.shape == source.shape and target.dtype == source.dtype, (target, source)
         if target.size == 0:
             return
@@ -242,15 +249,15 @@ class GpuDriver:
             self.api.view(_as_unsigned(target))[...] = self.api.view(_as_unsigned(source))
 
     def wait(self, data: DeviceArray) -> None:
-        """Return when the values are computed."""
+        """Wait until the values are computed."""
         del data  # one stream computes everything
         self.synchronize()
 
     def synchronize(self) -> None:
-        """Return when everything that was launched is done.
+        """Wait until all launched work is done.
 
         Raises:
-            GpuFault: a kernel failed.
+            GpuFault: if a kernel failed.
             CommunicationError: if a collective was aborted; later results are invalid.
         """
         self.api.activate()
@@ -262,27 +269,27 @@ class GpuDriver:
         self.recent.clear()
 
     def _check(self) -> None:
-        """After a wait: check that the awaited work has succeeded."""
+        """Raise if results are invalid; to be called after waits."""
         if self.broken is not None:
             raise CommunicationError(self.broken)
 
     def result(self, value: Any, aval: ShapedArray, operands: Sequence[Any]) -> DeviceArray:
-        """An array of the host in device memory."""
+        """Copy the result of a host computation to device memory."""
         del operands
         return self.from_host(np.asarray(value, storage_dtype(aval.dtype)))
 
     def made_at(self, data: DeviceArray) -> SourceLocation | None:
-        """The user's source line that made a large array."""
+        """The user's source line that allocated an array, if it is large."""
         return self.memory.made_at(data.address)
 
     def is_shared(self, arrays: list[DeviceArray], k: int) -> bool:
-        """Whether operand k's memory has other holders than one Array, which see its changes."""
+        """Whether others than one Array hold operand k's memory, and would see it change."""
         return self._holders.is_shared(arrays, k)
 
     # --- programs ---
 
     def program(self, plan: Plan, out_avals: Sequence[ShapedArray]) -> GpuProgram:
-        """The plan as launches."""
+        """Create the program of a plan."""
         program = GpuProgram(plan, out_avals, self)
         with self._lock:  # other threads may iterate over them
             self._programs.add(program)
@@ -296,7 +303,7 @@ class GpuDriver:
         arrays: list[Any],
         device: Device,
     ) -> list[Array]:
-        """The outputs of one op, through a separate program."""
+        """Run one op as a program of one equation."""
         return self._ops.run(primitive, avals, params, arrays, device)
 
     def program_of_op(
@@ -305,22 +312,22 @@ class GpuDriver:
         """Return None: ``evaluate`` compiles all programs of single ops."""
 
     def acquire(self, program: GpuProgram) -> DeviceArena:
-        """An arena that no running program uses, for a program that will run."""
+        """An idle arena for a program to run in; the caller must ``release`` it."""
         self.api.activate()
         self.recent.append(program.summary)
         try:
             return self._idle.pop()
         except IndexError:
             arena = DeviceArena(self)
-            arenas.track(arena)  # drivers are printed again when a trace begins or ends
+            arenas.track(arena)  # so that drivers are printed again if tracing starts or stops
             return arena
 
     def release(self, arena: DeviceArena) -> None:
-        """Give back an arena."""
+        """Return an arena to the idle ones."""
         self._idle.append(arena)
 
     def _forget_idle(self) -> None:
-        """Free all unused arenas, and data that depends on them."""
+        """Free idle arenas, drivers of programs that are bound to them, and cached scalars."""
         idle, self._idle = set(self._idle), []
         with self._lock:
             programs = list(self._programs)
@@ -331,11 +338,11 @@ class GpuDriver:
     # --- launches ---
 
     def loaded_kernels(self) -> set[CudaObject]:
-        """The kernels in the device's memory."""
+        """The kernels that are loaded on the device."""
         return self._kernels.built()
 
     def upload(self, data: DeviceArray, slots: array[int]) -> None:
-        """Copy 8-byte slots, before later launches."""
+        """Copy 8-byte slots to device memory, in the order of launches."""
         address, count = slots.buffer_info()
         self.api.copy_in(data.address, address, 8 * count, self.compute)
 
@@ -348,14 +355,14 @@ class GpuDriver:
         shared_bytes: int = 0,
         touches: Sequence[Touched] | None = None,
     ) -> Callable[[], None]:
-        """A launch with the parameters in ``slots`` at the time of a call."""
+        """As ``GpuDevice.prepare``; with GPUFLOW_CHECK, launches wait and report failures."""
         launch = self._kernels.bind(kernel, grid, block, slots, shared_bytes, touches)
         if self.api.synchronous or not config.environment.check:
             return launch
         return self._checked(launch, kernel.built.entry)
 
     def _checked(self, launch: Callable[[], None], entry: str) -> Callable[[], None]:
-        """A launch that waits, so that an error names the kernel that failed."""
+        """The launch followed by a wait, so that an error names the kernel that failed."""
 
         def run() -> None:
             try:
@@ -367,16 +374,16 @@ class GpuDriver:
         return run
 
     def free_unused(self) -> None:
-        """Give back all memory that no array uses."""
+        """Return memory that no array uses to CUDA, and unload unused kernels."""
         self.memory.free_unused()
         self.api.activate()
         self._kernels.unload_unused()
 
     def fault_of(self, error: BaseException) -> BaseException:
-        """The error that replaces one: a GpuFault, once, if a kernel failed."""
+        """The error to raise instead of ``error``: a GpuFault if a kernel has failed."""
         if isinstance(error, GpuFault):
             return error
-        if isinstance(error, StatusError):  # a library's status has no details
+        if isinstance(error, StatusError):  # has no details, which a wait gives
             try:
                 self.api.synchronize(self.compute)
             except RuntimeError as cause:
@@ -384,7 +391,7 @@ class GpuDriver:
         return fault(error, list(self.recent)) if is_fault(error) else error
 
     def scratch(self, count: int) -> int:
-        """One memory for all launches, as they run one after the other."""
+        """The address of scratch memory, which all launches share as they run in order."""
         with self._lock:
             if self._scratch.nbytes < count:
                 self._outgrown.append(self._scratch)
@@ -392,7 +399,7 @@ class GpuDriver:
             return self._scratch.address
 
     def counters(self, count: int) -> int:
-        """One memory for all launches, as each resets it to zeros."""
+        """The address of zeroed counters, which all launches share as each resets them to 0."""
         with self._lock:
             if self._counters.size < count:
                 self._outgrown.append(self._counters)

@@ -1,7 +1,7 @@
-"""Zero-copy exchange of GPU arrays with other libraries, in both directions.
+"""Zero-copy exchange of GPU arrays with other libraries: DLPack, and the CUDA Array Interface.
 
-Both directions go through CuPy's arrays, which support DLPack. Streams are synchronized by events:
-ours is CuPy's current one meanwhile.
+Both directions of DLPack go through CuPy's arrays. CuPy orders streams by events; our compute
+stream is its current one during the exchange.
 
 Source: DLPack's Python specification, dlpack.__dlpack__ and __dlpack_device__; Numba's
 documentation of the CUDA Array Interface, version 3.
@@ -24,11 +24,11 @@ from gpuflow.targets.cuda.runtime.driver.device_memory import Block
 
 
 def exported(x: Array, options: dict[str, Any]) -> object:
-    """A DLPack capsule on an array's memory, which it keeps.
+    """A DLPack capsule, which keeps the memory of an array alive.
 
     Args:
-        x: of a dtype that CuPy has.
-        options: the arguments of ``__dlpack__``.
+        x: an array, whose dtype CuPy must have.
+        options: the keyword arguments of ``__dlpack__``.
     """
     driver: Any = x.device.driver
     driver.api.activate()
@@ -37,7 +37,7 @@ def exported(x: Array, options: dict[str, Any]) -> object:
 
 
 def interface(x: Array) -> dict[str, Any]:
-    """The CUDA Array Interface of an array; readers wait for its stream."""
+    """The CUDA Array Interface of an array; readers must wait for its ``stream``."""
     data: Any = x.data
     return {
         "version": 3,
@@ -54,12 +54,12 @@ def imported(x: Any, copy: bool | None) -> Array | None:
 
     Args:
         x: an object with ``__dlpack__``, in the memory of a GPU.
-        copy: True: never share memory; False: share, or give None; None: share if possible.
+        copy: True: never share memory; False: share, or return None; None: share if possible.
     """
-    device = local_devices("cuda")[x.__dlpack_device__()[1]]  # by CUDA's number
+    device = local_devices("cuda")[x.__dlpack_device__()[1]]  # by CUDA's index
     driver: Any = device.driver
     driver.api.activate()
-    # With its owner's current stream, for which ours has to wait.
+    # The owner makes our stream wait for its own.
     capsule = x.__dlpack__(stream=driver.compute)
     with driver.api.library(driver.compute):
         theirs = driver.api.xp.from_dlpack(Capsule(capsule, x.__dlpack_device__()))
@@ -72,14 +72,14 @@ def imported(x: Any, copy: bool | None) -> Array | None:
     if not shares:
         return Array(_copied(driver, theirs, dtype), aval, device)
     array = Array(DeviceArray(driver, aval.shape, dtype, block.address, block), aval, device)
-    # A second reference to the memory, for as long as the array lives, prevents donation of
-    # memory that others see.
+    # A second reference to the block, as long as the array lives, prevents the donation of memory
+    # that others see.
     weakref.finalize(array, _forget, block).atexit = False
     return array
 
 
 def _copied(driver: Any, theirs: Any, dtype: np.dtype) -> DeviceArray:
-    """Copy their elements to new memory."""
+    """Copy the elements to a new array of ``dtype``."""
     out = driver.empty(theirs.shape, dtype)
     if theirs.size:
         with driver.api.library(driver.compute):
@@ -88,7 +88,7 @@ def _copied(driver: Any, theirs: Any, dtype: np.dtype) -> DeviceArray:
 
 
 def _block(driver: Any, theirs: Any) -> Block:
-    """A block that frees their memory when the current work of our stream is done."""
+    """A block on imported memory, which is freed after our stream's work at that time."""
     block = Block(driver.memory, theirs.data, theirs.nbytes)
     driver.memory.used += theirs.nbytes
     driver.memory.guard(block, driver.compute)
@@ -96,5 +96,5 @@ def _block(driver: Any, theirs: Any) -> Block:
 
 
 def _forget(block: Block) -> None:
-    """Callback when an array that shared its memory dies."""
+    """Drop the second reference to imported memory, when its array dies."""
     del block

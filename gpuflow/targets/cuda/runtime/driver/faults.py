@@ -1,11 +1,11 @@
-"""Errors of kernels: the failure, in terms of programs."""
+"""Translate CUDA's errors: after a kernel failed, name the programs that may have caused it."""
 
 from __future__ import annotations
 
 from collections.abc import Sequence
 
-# Errors after which all CUDA calls fail until the process ends (the CUDA Runtime's documentation
-# on cudaError), as the runtime and as the driver spell them.
+# Sticky errors: all later CUDA calls of the process fail, too (the CUDA Runtime's documentation on
+# cudaError). Names of the runtime and of the driver.
 _STICKY = (
     "cudaErrorIllegalAddress",
     "CUDA_ERROR_ILLEGAL_ADDRESS",
@@ -31,27 +31,27 @@ _STICKY = (
 
 
 class GpuFault(RuntimeError):
-    """A kernel did an operation that the GPU forbids. The GPU is unusable after that."""
+    """A kernel failed, such as by an illegal address; the process cannot use the GPU any more."""
 
 
 class StatusError(RuntimeError):
-    """A call of CUDA or of one of its libraries returned an uninformative status."""
+    """A call of CUDA or of one of its libraries returned an error status without details."""
 
 
 def is_fault(error: BaseException) -> bool:
-    """Whether an error of CUDA is a kernel failure."""
+    """Whether an error is a sticky one: a kernel has failed."""
     text = str(error)
     return any(name in text for name in _STICKY)
 
 
 def fault(error: BaseException, suspects: Sequence[str], exactly: bool = False) -> RuntimeError:
-    """The error that replaces one of CUDA.
+    """The error to raise instead of one of CUDA.
 
     Args:
         error: the error of CUDA.
-        suspects: descriptions of the work since the last success, most recent last.
-        exactly: the first suspect is a kernel that is known to have failed; a second one is the
-            program that it belongs to.
+        suspects: descriptions of the work since the last successful wait, most recent last.
+        exactly: whether ``suspects`` are instead the kernel that failed and, optionally, its
+            program.
     """
     if not is_fault(error):
         return RuntimeError(f"[cuda] a kernel must be launched; got {error} for {suspects}.")

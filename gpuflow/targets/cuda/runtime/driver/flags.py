@@ -1,4 +1,7 @@
-"""Bools of a GPU that the host reads while kernels that were launched later run."""
+"""Read bools from device memory while kernels that were launched later still run.
+
+Conditions of loops that Python drives are read in this way: the next iteration starts meanwhile.
+"""
 
 from __future__ import annotations
 
@@ -12,17 +15,17 @@ from gpuflow.targets.cuda.runtime.driver.api import GpuApi
 
 
 class Flags:
-    """Pinned memory for flags on one device.
+    """Creates readers of flags on one device, and recycles their pinned memory.
 
     Args:
-        api: of the device.
-        compute: the stream that kernels run on.
+        api: the device.
+        compute: the compute stream.
     """
 
     def __init__(self, api: GpuApi, compute: int) -> None:
         self._api, self._compute = api, compute
-        # Never returned: a pending copy may still write there. Later copies to the same buffer are
-        # ordered after it by the stream.
+        # Never freed, as a pending copy may still write to a buffer. A recycled buffer is safe: the
+        # stream orders later copies after it.
         self._free: list[np.ndarray] = []
 
     def reader(self) -> FlagReader:
@@ -37,12 +40,12 @@ class Flags:
 
 
 class FlagReader:
-    """Reads one flag after the other; two may be under way.
+    """Reads flags one after the other; at most two reads may be pending.
 
     Args:
-        api: of the device.
-        compute: the stream that kernels run on.
-        buffer: two bytes of exclusive pinned memory.
+        api: the device.
+        compute: the compute stream.
+        buffer: two bytes of pinned memory, used by this reader only.
     """
 
     def __init__(self, api: GpuApi, compute: int, buffer: np.ndarray) -> None:
@@ -50,10 +53,10 @@ class FlagReader:
         self._next = 0
 
     def begin(self, source: int) -> Callable[[], bool]:
-        """Start to copy a flag, after the current launches.
+        """Start to copy the flag at the address ``source``, after the current launches.
 
         Returns:
-            a function that waits until the flag is available, and returns it.
+            A function that waits for the flag and returns it.
         """
         api, buffer, slot = self._api, self._buffer, self._next
         self._next = 1 - slot

@@ -1,8 +1,8 @@
-"""CUDA graphs through the driver's C interface: made node by node, replayed, and changed.
+"""CUDA graphs through the driver's C interface: built node by node, replayed, and updated.
 
-A kernel of gpuflow is a node with known parameters. The launches of a library are unknown: they are
+A kernel of gpuflow is a node with known parameters. The launches of a library are unknown. They are
 captured on a stream without other work, so that other threads may use the device meanwhile. CuPy's
-graphs do not keep captured objects, and add no nodes. Not measured on a GPU.
+graphs neither keep captured objects alive nor add nodes. Not measured on a GPU.
 
 Source: NVIDIA, CUDA Driver API: graph management; stream management (capture).
 """
@@ -56,13 +56,13 @@ class NodeParameters(ctypes.Structure):
 
 
 def load_graph_calls(path: str = "libcuda.so.1") -> ctypes.CDLL:
-    """CUDA's driver with the functions' signatures.
+    """Load CUDA's driver library and declare the signatures of its functions.
 
-    Any call may wait for its GPU, so calls release the interpreter's lock
+    Any call may wait for the GPU, so calls release the interpreter's lock
     (docs/design/0015-cuda-driver.md).
 
     Raises:
-        OSError: if it is missing.
+        OSError: if the library is missing.
         AttributeError: if it is too old.
     """
     library = ctypes.CDLL(path)
@@ -72,12 +72,12 @@ def load_graph_calls(path: str = "libcuda.so.1") -> ctypes.CDLL:
     return library
 
 
-class BoundLaunch(partial):  # a call costs no more than one of a plain partial
-    """A launch with the current parameters of an array of arguments.
+class KernelLaunch(partial):  # a call is as fast as one of a partial
+    """A launch of CUDA's driver, which reads its parameters from argument slots at each call.
 
     Attributes:
-        node: the parameters of an equivalent graph node.
-        references: the kernel, and the memory at addresses.
+        node: parameters of an equivalent graph node.
+        references: objects that must live as long: the kernel, the slots, pointers to these.
     """
 
     node: NodeParameters
@@ -92,39 +92,39 @@ def bound_launch(
     slots: array[int],
     stream: int,
     shared_bytes: int = 0,
-) -> BoundLaunch:
-    """Bind a launch to its kernel and parameters.
+) -> KernelLaunch:
+    """Bind a launch to its kernel and argument slots.
 
     Args:
-        launch: of CUDA's driver, with arguments as ``cuLaunchKernel``.
-        kernel, grid, block: the kernel to launch, and its configuration.
-        slots: the parameters.
-        stream: that it runs on.
-        shared_bytes: of dynamic shared memory, for each block.
+        launch: ``cuLaunchKernel``, or a function with its arguments.
+        kernel, grid, block: the kernel, and the launch configuration.
+        slots: one 8-byte slot per parameter; must keep its size.
+        stream: stream of the launch.
+        shared_bytes: dynamic shared memory of a block.
     """
     start, count = slots.buffer_info()
     pointers = array("Q", [start + 8 * k for k in range(count)])
     pointers_address = pointers.buffer_info()[0]
     shape = (*_three(grid), *_three(block), shared_bytes)
-    bound = BoundLaunch(launch, kernel.function, *shape, stream, pointers_address, 0)
+    bound = KernelLaunch(launch, kernel.function, *shape, stream, pointers_address, 0)
     bound.node = NodeParameters(kernel.function, *shape, pointers_address, None, None, None)
     bound.references = kernel, slots, pointers
     return bound
 
 
 class LaunchGraph:
-    """Launches and calls of libraries, one after the other.
+    """A CUDA graph of launches and library calls in sequence; each call of it is a replay.
 
     Args:
         library: from ``load_graph_calls``.
-        stream: that it runs on.
+        stream: stream of replays.
         side: a stream without other work, on which calls of libraries are captured.
         work: results of ``bound_launch``, and calls of libraries.
-        lock: held during a replay: recorded calls of libraries use the workspace that other calls
-            use, so a replay must not come between the launches of one.
+        lock: held during each replay. Recorded library calls share the workspace with others, so a
+            replay must not come between the launches of another call.
 
     Raises:
-        Exception: it cannot be recorded.
+        Exception: if the work cannot be recorded.
     """
 
     def __init__(
@@ -132,43 +132,43 @@ class LaunchGraph:
         library: ctypes.CDLL,
         stream: int,
         side: int,
-        work: Sequence[BoundLaunch | LibraryWork],
+        work: Sequence[KernelLaunch | LibraryWork],
         lock: AbstractContextManager[Any],
     ) -> None:
         self._library, self._stream, self._lock = library, stream, lock
         self._graph, self._exec = ctypes.c_void_p(), ctypes.c_void_p()
         self._nodes: list[int | None] = []
-        self._work = list(work)  # keeps kernels loaded that nodes launch
+        self._work = list(work)  # keeps the kernels of nodes loaded
         _check("create", library.cuGraphCreate(ctypes.byref(self._graph), 0))
         last: int | None = None
         for one in work:
             last = self._added(one, side, last)
-            self._nodes.append(last if isinstance(one, BoundLaunch) else None)
+            self._nodes.append(last if isinstance(one, KernelLaunch) else None)
         status = library.cuGraphInstantiateWithFlags(ctypes.byref(self._exec), self._graph, 0)
         _check("instantiate", status)
 
-    def _added(self, one: BoundLaunch | LibraryWork, side: int, last: int | None) -> int:
-        """Add a node that runs after the last one."""
+    def _added(self, one: KernelLaunch | LibraryWork, side: int, last: int | None) -> int:
+        """Add a node for ``one``, which depends on the node ``last``; returns it."""
         node, before = ctypes.c_void_p(), (ctypes.c_void_p * 1)(last)
         head = (ctypes.byref(node), self._graph, before, int(last is not None))
-        if isinstance(one, BoundLaunch):
+        if isinstance(one, KernelLaunch):
             status = self._library.cuGraphAddKernelNode_v2(*head, ctypes.byref(one.node))
         else:
             subgraph = self._captured(one, side)
-            status = self._library.cuGraphAddChildGraphNode(*head, subgraph)  # it copies the graph
+            status = self._library.cuGraphAddChildGraphNode(*head, subgraph)  # copies subgraph
             self._library.cuGraphDestroy(subgraph)
         _check("add a node", status)
         return node.value or 0
 
     def _captured(self, one: LibraryWork, side: int) -> ctypes.c_void_p:
-        """A graph of a library's launches."""
+        """Capture a library's launches; the caller must destroy the graph."""
         library, graph = self._library, ctypes.c_void_p()
         _check("begin capture", library.cuStreamBeginCapture_v2(side, _RELAXED))
         try:
             one.run(side)
         except BaseException:
             library.cuStreamEndCapture(side, ctypes.byref(graph))
-            if graph:  # none, if the capture has become invalid
+            if graph:  # null if the capture is invalid
                 library.cuGraphDestroy(graph)
             raise
         _check("end capture", library.cuStreamEndCapture(side, ctypes.byref(graph)))
@@ -181,9 +181,9 @@ class LaunchGraph:
             _check("launch", status)
 
     def change(self, number: int, launch: Callable[[], Any]) -> bool:
-        """Give the kernel of a call other parameters, for later replays."""
+        """As ``Recorded.change``: False for calls of libraries, or if CUDA refuses."""
         node = self._nodes[number]
-        if node is None or not isinstance(launch, BoundLaunch):
+        if node is None or not isinstance(launch, KernelLaunch):
             return False
         parameters = ctypes.byref(launch.node)
         status = self._library.cuGraphExecKernelNodeSetParams_v2(self._exec, node, parameters)
@@ -197,12 +197,12 @@ class LaunchGraph:
                 self._library.cuGraphExecDestroy(self._exec)
             if self._graph.value:
                 self._library.cuGraphDestroy(self._graph)
-        except Exception:  # it was not made completely, or the process ends
+        except Exception:  # the constructor failed, or the interpreter is shutting down
             return
 
 
 def _three(extents: Dim) -> tuple[int, int, int]:
-    """Extents in all three dimensions."""
+    """Extents in x, y and z; missing ones are 1."""
     x, y, z = (*extents, 1, 1)[:3]
     return x, y, z
 

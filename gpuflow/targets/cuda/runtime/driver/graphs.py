@@ -1,11 +1,14 @@
-"""CUDA graphs: launches of a plan, recorded for a few sets of addresses, and replayed.
+"""Cache of CUDA graphs for consecutive launches of a plan, by the addresses that they use.
 
-A replay gives the GPU many launches for the host's cost of one. Recorded work contains addresses,
-so it is looked up by the addresses of its launches: a training step that donates its state uses one
-set or two. If they keep changing, kernels with changed addresses get new parameters. A library's
-parameters are unknown, so small operands of its calls are copied to and from memory at a fixed
-address. Everything else in launches is fixed: parameters are copied when they are recorded, and
-tables of segments are updated before.
+A replay enqueues many launches for the host's cost of one. Recordings contain addresses, so they
+are cached by the tuple of addresses. A training step that donates its state uses one or two tuples.
+If addresses keep changing:
+
+- kernels with changed addresses get new parameters in an existing recording;
+- small operands of library calls are copied to and from memory at a fixed address, as parameters
+  of libraries are unknown.
+
+All other parameters of a launch are constant. Segment tables are updated before a replay.
 """
 
 from __future__ import annotations
@@ -26,31 +29,32 @@ from gpuflow.targets.cuda.runtime.driver.program_device import GpuDevice
 
 # All of these values but the alignment are guesses: nothing was measured on a GPU.
 # perf/gpu_graph_costs.py prints better values for the costs of a GPU.
-LEAST_LAUNCHES = 4
-_PLAIN_CALLS = 2  # modules are loaded and libraries set up by then
-_MOST_CACHED = 4
-_WORTH_CHANGING = 2  # a launch costs about as much as a change: at most every second one changes
-# Recordings that are made unconditionally; each later one requires so many replays.
+LEAST_LAUNCHES = 4  # least number of launches worth recording
+_PLAIN_CALLS = 2  # first calls that are not recorded, while modules load and libraries set up
+_MOST_CACHED = 4  # recordings
+_WORTH_CHANGING = 2  # a change costs as much as a launch: change at most every second launch
+# Recordings that are unconditional; each further one requires so many replays.
 _MOST_RECORDINGS, _REPLAYS_FOR_ONE = 16, 16
-_MOST_MISSES = 32  # in a row; then only cached recordings are replayed
-_MOST_COPIED = 1 << 20  # bytes of an operand
-_ALIGNED = 16  # a copy is a multiple of it where the operand is: kernels have variants for that
+_MOST_MISSES = 32  # consecutive misses, after which nothing more is recorded
+_MOST_COPIED = 1 << 20  # bytes of an operand that may be copied
+_ALIGNED = 16  # copies keep addresses modulo this, which selects the variant of a kernel
 _BYTE = np.dtype(np.uint8)
 
 
 def may_record() -> bool:
-    """Whether settings allow recordings of launches."""
+    """Whether settings allow recordings: GPUFLOW_CUDA_GRAPHS, and not GPUFLOW_CHECK."""
     environment = config.environment
     return environment.cuda_graphs and not environment.check
 
 
 @record(eq=False)
 class Call:
-    """One kernel, or a call of a library that only launches some.
+    """A launch, or a library call that only launches kernels.
 
     Attributes:
-        run: a ``BoundLaunch``, or a function of addresses and of the stream, as in ``LibraryWork``.
-        arguments: for each, its index among all addresses and 0, or None and a scalar.
+        run: a ``BoundLaunch`` of ``launch.py``, or a function of addresses and a stream.
+        arguments: per argument, (index among the addresses of ``RecordedLaunches``, 0), or (None,
+            fixed address).
     """
 
     run: Callable[..., Any]
@@ -58,24 +62,24 @@ class Call:
 
     @property
     def is_kernel(self) -> bool:
-        """Whether it is one launch of ours, whose parameters are known."""
+        """Whether it is one launch of ours, whose parameters can change."""
         return isinstance(self.run, BoundLaunch)
 
     @property
     def has_table(self) -> bool:
-        """Whether addresses go through a table in device memory."""
+        """Whether addresses are in a segment table in device memory, not in parameters."""
         return isinstance(self.run, BoundLaunch) and self.run.has_table
 
     def may_record(self, addresses: Sequence[int]) -> bool:
-        """Whether it can be recorded: not if launches of ours replace a library."""
+        """Whether the call can be recorded: not if launches of ours replace the library's."""
         return not isinstance(self.run, AlignedCall) or self.run.is_aligned(self.at(addresses))
 
     def at(self, addresses: Sequence[int]) -> list[int]:
-        """The arguments."""
+        """The arguments of the call for these addresses."""
         return [number if at is None else addresses[at] for at, number in self.arguments]
 
     def prepared(self, addresses: Sequence[int]) -> Callable[[], Any] | LibraryWork:
-        """The call without arguments; a table is up to date."""
+        """The call for these addresses, ready for ``GpuApi.record``; updates its table."""
         run = self.run
         if isinstance(run, BoundLaunch):
             return run.prepared(*self.at(addresses))
@@ -84,12 +88,13 @@ class Call:
 
 @record
 class BufferUse:
-    """The use of the buffer at an address, which may differ in each call.
+    """The use of the buffer at an address, by all recorded calls.
 
     Attributes:
-        count: bytes.
-        is_read: whether no call writes it, so that a copy before a replay suffices.
-        is_filled: whether the first call that uses it writes all of it; it is copied after.
+        count: size in bytes.
+        is_read: whether it is only read; a copy before a replay suffices then.
+        is_filled: whether the first call that uses it writes all of it; a copy after a replay
+            suffices then.
     """
 
     count: int
@@ -98,13 +103,13 @@ class BufferUse:
 
 
 class RecordedLaunches:
-    """Launches as a function of addresses.
+    """Consecutive launches as a function of addresses, which records and replays them.
 
     Args:
-        device: that they run on.
-        launches: a function of the addresses that runs the calls.
-        calls: the same, one by one.
-        buffers: the use of the buffer at each address.
+        device: the device that runs them.
+        launches: function of the addresses that runs all calls without a recording.
+        calls: the same calls, one by one.
+        buffers: use of the buffer at each address.
     """
 
     def __init__(
@@ -120,15 +125,15 @@ class RecordedLaunches:
         self._last: tuple[int, ...] | None = None
         self._plain = self._recordings = self._replays = self._misses = 0
         self._tables = [call for call in calls if call.has_table]
-        self._users: dict[int, set[int]] = {}  # calls that hold an address, by its index
-        self._copies: dict[int, DeviceArray] = {}  # memory at fixed addresses, by index
+        self._users: dict[int, set[int]] = {}  # calls with an address in parameters, by its index
+        self._copies: dict[int, DeviceArray] = {}  # fixed memory of copied operands, by index
         for index, call in enumerate(calls):
             for at, _ in call.arguments if not call.has_table else ():
                 if at is not None:
                     self._users.setdefault(at, set()).add(index)
 
     def __call__(self, *call_addresses: int) -> None:
-        addresses = self._staying(call_addresses) if self._copies else call_addresses
+        addresses = self._stable_addresses(call_addresses) if self._copies else call_addresses
         replay = self._cached.get(addresses)
         if replay is not None:
             self._replays += 1
@@ -137,10 +142,10 @@ class RecordedLaunches:
                 self._fill_tables(addresses)
                 self._cached.move_to_end(addresses)
         else:
-            addresses, replay = self._replay_of(call_addresses, addresses)
+            addresses, replay = self._recording_after_miss(call_addresses, addresses)
             if replay is None:
                 self._launches(*call_addresses)
-                self._last = None  # tables hold the call's addresses
+                self._last = None  # tables have the addresses of this call
                 return
         self._last = addresses
         if self._copies:
@@ -150,8 +155,8 @@ class RecordedLaunches:
         else:
             replay()
 
-    def _staying(self, call_addresses: tuple[int, ...]) -> tuple[int, ...]:
-        """The addresses, with copied operands replaced by their copies."""
+    def _stable_addresses(self, call_addresses: tuple[int, ...]) -> tuple[int, ...]:
+        """The addresses to run with: those of copies for copied operands."""
         addresses = list(call_addresses)
         for at, memory in self._copies.items():
             addresses[at] = memory.address + call_addresses[at] % _ALIGNED
@@ -160,7 +165,7 @@ class RecordedLaunches:
     def _copy(
         self, call_addresses: tuple[int, ...], addresses: tuple[int, ...], before: bool
     ) -> None:
-        """Copy operands before a replay, or results after it."""
+        """Copy operands to fixed memory before a replay, or results from there after it."""
         for at in self._copies:
             buffer = self._buffers[at]
             if buffer.is_read is before:
@@ -172,10 +177,15 @@ class RecordedLaunches:
         for call in self._tables:
             call.prepared(addresses)
 
-    def _replay_of(
+    def _recording_after_miss(
         self, call_addresses: tuple[int, ...], addresses: tuple[int, ...]
     ) -> tuple[tuple[int, ...], Recorded | None]:
-        """The addresses and the replay for new addresses; None: launch without one."""
+        """Get a recording after a miss: change one, or record.
+
+        Returns:
+            The addresses of the recording, in which copies may replace operands, and the recording.
+            None: run the launches without one.
+        """
         if self._plain < _PLAIN_CALLS:
             self._plain += 1
             return addresses, None
@@ -183,10 +193,10 @@ class RecordedLaunches:
         if self._misses > _MOST_MISSES:
             return addresses, None
         replay = None
-        if len(self._cached) == _MOST_CACHED or self._copies:  # addresses do not recur
+        if len(self._cached) == _MOST_CACHED or self._copies:  # addresses keep changing
             replay = self._changed(addresses)
-        if replay is None and len(self._cached) == _MOST_CACHED and self._copies_instead(addresses):
-            addresses = self._staying(call_addresses)
+        if replay is None and len(self._cached) == _MOST_CACHED and self._start_copying(addresses):
+            addresses = self._stable_addresses(call_addresses)
         if replay is None:
             replay = self._recorded(addresses)
         if replay is not None:
@@ -196,7 +206,7 @@ class RecordedLaunches:
         return addresses, replay
 
     def _recorded(self, addresses: tuple[int, ...]) -> Recorded | None:
-        """A new recording, unless too many were made without replays."""
+        """A new recording; None if there are too many for the number of replays."""
         if not all(call.may_record(addresses) for call in self._calls):
             return None
         if self._recordings >= _MOST_RECORDINGS + self._replays // _REPLAYS_FOR_ONE:
@@ -209,15 +219,12 @@ class RecordedLaunches:
         return {index for at in positions for index in self._users.get(at, ())}
 
     def _may_change(self, users: set[int], copies: int) -> bool:
-        """Whether these calls can get new addresses, and changes and copies are cheap enough."""
+        """Whether these calls are kernels, and changing them and copying are cheap enough."""
         few = _WORTH_CHANGING * (len(users) + copies) <= len(self._calls)
         return few and all(self._calls[index].is_kernel for index in users)
 
     def _changed(self, addresses: tuple[int, ...]) -> Recorded | None:
-        """A recording with parameters for new addresses.
-
-        Of those that can be changed, it is the least recently used.
-        """
+        """Change the least recently used suitable recording to new addresses, if there is one."""
         for before in self._cached:
             users = self._users_of(_differing(before, addresses))
             if self._may_change(users, len(self._copies)):
@@ -231,11 +238,11 @@ class RecordedLaunches:
             if not recorded.change(index, launch):
                 return None
         self._fill_tables(addresses)
-        self._misses = 0  # changed recordings serve new addresses, too
+        self._misses = 0  # as changes keep up with new addresses
         return recorded
 
-    def _copies_instead(self, addresses: tuple[int, ...]) -> bool:
-        """Copy operands whose addresses keep changing to fixed memory; False if impossible."""
+    def _start_copying(self, addresses: tuple[int, ...]) -> bool:
+        """Decide to copy operands whose addresses keep changing; False if that does not help."""
         positions = _differing(next(iter(self._cached)), addresses)
         new = [at for at in positions if at not in self._copies and self._is_copied(at)]
         others = self._users_of([at for at in positions if at not in new])
@@ -247,11 +254,15 @@ class RecordedLaunches:
         except MemoryError:
             return False
         self._copies.update(zip(new, copies, strict=True))
-        self._cached.clear()  # their addresses do not recur
+        self._cached.clear()  # recorded with addresses that will not recur
         return bool(new)
 
     def _is_copied(self, at: int) -> bool:
-        """Whether to copy an operand: small, read or written completely, with several users."""
+        """Whether copying an operand is possible and worthwhile.
+
+        It must be small, and only read, or written completely first. Several calls use it, or a
+        library call, whose parameters cannot change.
+        """
         buffer, users = self._buffers[at], self._users.get(at, set())
         if buffer.count > _MOST_COPIED or not (buffer.is_read or buffer.is_filled):
             return False

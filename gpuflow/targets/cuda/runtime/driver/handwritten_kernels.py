@@ -1,9 +1,9 @@
-"""Handwritten kernels on a GPU, real or simulated.
+"""Load and launch handwritten kernels on a GPU, real or simulated.
 
     kernel = load(scan_rows, ("*float32", "*float32", "int64"), device, {"WIDTH": 4}, 256)
     launch(kernel, device, grid=(rows,), block=(256,), arguments=[x, out, length])
 
-``prepare`` makes a launch that runs again and again; programs use it.
+Programs use ``prepare``, which binds a launch that may run many times.
 """
 
 from __future__ import annotations
@@ -35,20 +35,20 @@ def load(
     constants: Mapping[str, Scalar] = _NO_CONSTANTS,
     launch_bounds: LaunchBounds = None,
 ) -> HandwrittenKernel:
-    """A kernel built for a device: from this process, from the cache's folder, or made now.
+    """Return a kernel built for a device: from memory, the cache's folder, or compiled now.
 
     Args:
         kernel: a function of kernels/; see kernels/language.py.
-        signature: one type per parameter: ``"int64"``, or ``"*float32"`` for a pointer; elements
-            of 16 bits are ``"*uint16"``, bools ``"*uint8"``.
-        device: a GPU's driver.
-        constants: values for names in the text of the kernel and of functions that it calls;
-            SHARED_BYTES is the dynamic shared memory of a block.
+        signature: one type per parameter: ``"int64"``, or ``"*float32"`` for a pointer. Pointers to
+            16-bit floats are ``"*uint16"``, to bools ``"*uint8"``.
+        device: the driver of the GPU.
+        constants: values of names in the kernel and the functions that it calls; SHARED_BYTES is
+            the dynamic shared memory of a block.
         launch_bounds: most threads per block, or (threads, blocks per multiprocessor).
 
     Raises:
         CudaBuildError: as ``build.build_cuda``.
-        CudaToolchainError: the kernel must be built and its packages are missing.
+        CudaToolchainError: if the kernel must be built and packages are missing.
     """
     return build_handwritten(
         kernel, signature, constants, launch_bounds, kernel_cache(), device.compute_capability
@@ -62,13 +62,13 @@ def launch(
     block: Dim,
     arguments: Sequence[Argument],
 ) -> None:
-    """Run a kernel once, after the current work of the device's compute stream.
+    """Enqueue one launch of a kernel on the compute stream of the device.
 
     Args:
         kernel: from ``load``.
-        device: that it was loaded for.
-        grid, block: blocks, and threads of a block, in x, y and z. With no blocks nothing runs.
-        arguments: an array, as its address, or a scalar for each parameter.
+        device: the device that it was loaded for.
+        grid, block: blocks, and threads of a block, in x, y and z. Without blocks nothing runs.
+        arguments: for each parameter an array, which is passed as its address, or a scalar.
     """
     slots = argument_slots(kernel.signature, arguments)
     prepare(kernel, device, grid, block, slots)()
@@ -77,14 +77,14 @@ def launch(
 def prepare(
     kernel: HandwrittenKernel, device: GpuDevice, grid: Dim, block: Dim, slots: array[int]
 ) -> Callable[[], None]:
-    """A launch with the parameters that ``slots`` holds when it is called."""
+    """Bind a launch: each call enqueues it with the current contents of ``slots``."""
     if 0 in grid:
         return lambda: None
     return device.prepare(kernel, grid, block, slots, kernel.shared_bytes)
 
 
 def argument_slots(signature: Sequence[str], arguments: Sequence[Argument]) -> array[int]:
-    """One 8-byte slot for each parameter."""
+    """The argument block: an 8-byte slot for each parameter, with its bits in the low bytes."""
     assert len(signature) == len(arguments), (signature, arguments)
     return array("q", map(_slot, signature, arguments))
 

@@ -1,11 +1,16 @@
-"""Launches of GPU kernels: the grid, the variant, and the parameters."""
+"""Bind the kernel calls of a plan to launches: grid, variant of the kernel, and parameters.
+
+A launch is a function of addresses. The plan's driver (its straight-line Python) has a register for
+each address that differs between calls; a launch numbers those that it uses. Before it runs, the
+launch writes the addresses into its argument slots, or into a segment table in device memory.
+"""
 
 from __future__ import annotations
 
 from array import array
 from collections.abc import Callable, Mapping, Sequence
 from functools import cache, partial
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 
@@ -27,21 +32,63 @@ from gpuflow.targets.cuda.codegen.schedules.launch_config import (
 from gpuflow.targets.cuda.runtime.driver.program_device import GpuDevice
 
 Register = int
-# The address of a buffer: a register of the driver, or None for a fixed address; byte offset.
+# The address of a buffer: (register of the driver, byte offset), or (None, fixed address).
 BufferLocation = tuple[Register | None, int]
 Run = Callable[[], None]
 
 
+class SlotSource(NamedTuple):
+    """The value of an argument slot.
+
+    Attributes:
+        register: register of the launch that holds an address; None: the value is fixed.
+        value: byte offset to add to that address, or the fixed value.
+    """
+
+    register: int | None
+    value: int
+
+
+class Fixup(NamedTuple):
+    """An argument slot that holds an address: ``slots[slot] = addresses[register] + offset``.
+
+    Attributes:
+        slot: index of the slot.
+        register: register of the launch.
+        offset: byte offset.
+    """
+
+    slot: int
+    register: int
+    offset: int
+
+
+class AlignmentCondition(NamedTuple):
+    """A condition on an address: ``(addresses[register] + offset) % alignment == 0``.
+
+    Attributes:
+        register: register of the launch.
+        offset: byte offset.
+        alignment: number of bytes.
+    """
+
+    register: int
+    offset: int
+    alignment: int
+
+
 class BoundLaunch:
-    """One launch, as a function of the addresses in the registers that it uses, in their order.
+    """One launch as a function of addresses: those in its registers, in the order of these.
+
+    Registers are numbered by the launch: register k is argument k of a call.
 
     Args:
-        run: the launch of the variant for aligned addresses.
-        plain: makes the launch of the variant for any address.
-        slots: the parameters, or the contents of a table.
-        fixups: arguments that are an address: slot, register and byte offset.
-        aligned: register, byte offset, and the required alignment of the sum for ``run``.
-        upload: copies the arguments to the device, for segments.
+        run: launches the variant for aligned addresses.
+        plain: returns the launch of the variant for any address, which may build it.
+        slots: argument slots that ``run`` and ``plain`` read, or contents of the segment table.
+        fixups: the slots that are addresses in registers.
+        aligned: conditions for ``run``. If one fails, ``plain`` runs.
+        upload: copies ``slots`` to the segment table in device memory; None: there is no table.
     """
 
     def __init__(
@@ -49,8 +96,8 @@ class BoundLaunch:
         run: Run,
         plain: Callable[[], Run],
         slots: array[int],
-        fixups: Sequence[tuple[int, int, int]],
-        aligned: Sequence[tuple[int, int, int]] = (),
+        fixups: Sequence[Fixup],
+        aligned: Sequence[AlignmentCondition] = (),
         upload: Run | None = None,
     ) -> None:
         self._run, self._plain = run, plain
@@ -58,11 +105,11 @@ class BoundLaunch:
         self._upload, self._is_uploaded = upload, False
 
     def text(self, constant: Callable[[str, Any], str], addresses: Sequence[str]) -> list[str]:
-        """Python that launches it, without loops: a launch costs little more than CUDA's call.
+        """Unrolled statements that do the same as a call, for little more than CUDA's own cost.
 
         Args:
-            constant: names a value.
-            addresses: the variables that hold the registers.
+            constant: adds a value to the namespace of the statements, and returns its name.
+            addresses: an expression of the address in each register.
         """
         if self._upload is not None:
             return [f"{constant('launch', self)}({', '.join(addresses)})"]
@@ -73,8 +120,8 @@ class BoundLaunch:
         ]
         run = constant("run", self._run)
         by_size: dict[int, list[str]] = {}
-        for register, offset, size in self._aligned:
-            by_size.setdefault(size, []).append(_sum(addresses[register], offset))
+        for register, offset, alignment in self._aligned:
+            by_size.setdefault(alignment, []).append(_sum(addresses[register], offset))
         if by_size:
             rests = [f"({' | '.join(sums)}) % {size}" for size, sums in by_size.items()]
             run = f"({constant('plain', self._plain)}() if {' or '.join(rests)} else {run})"
@@ -84,25 +131,25 @@ class BoundLaunch:
         self.prepared(*addresses)()
 
     def prepared(self, *addresses: int) -> Run:
-        """The launch for these addresses: its parameters, or its table, hold them."""
+        """Write addresses to slots or table, and return the launch to call."""
         slots = self._slots
         if self._upload is not None:
             self.fill_table(*addresses)
         else:
             for slot, register, offset in self._fixups:
                 slots[slot] = addresses[register] + offset
-        for register, offset, size in self._aligned:
-            if (addresses[register] + offset) % size:
+        for register, offset, alignment in self._aligned:
+            if (addresses[register] + offset) % alignment:
                 return self._plain()
         return self._run
 
     @property
     def has_table(self) -> bool:
-        """Whether addresses go through a table in device memory."""
+        """Whether addresses are in a segment table in device memory, not in parameters."""
         return self._upload is not None
 
     def fill_table(self, *addresses: int) -> None:
-        """Update the table in device memory if an address has changed."""
+        """Update the segment table in device memory if an address has changed."""
         assert self._upload is not None
         slots, changed = self._slots, not self._is_uploaded
         for slot, register, offset in self._fixups:
@@ -115,14 +162,17 @@ class BoundLaunch:
 
 
 class AlignedCall:
-    """A library's call as a function of addresses; launches of ours if they are not aligned.
+    """A library call as a function of addresses; our launches replace it at unaligned addresses.
+
+    Arguments of a call: first those of ``run``, then those of ``plain``, then optionally a stream.
 
     Args:
-        run: of the library; it takes the first arguments, then a stream if there is one.
-        aligned: the number of arguments that must be multiples of ``alignment``.
-        offsets: bytes from each argument of ``run``.
-        count: the number of all arguments, without the stream.
-        plain: makes a function of the arguments after those of ``run``.
+        run: the library's function of addresses, and optionally a stream.
+        aligned: number of leading arguments that must be aligned.
+        alignment: number of bytes that their sums with ``offsets`` must be multiples of.
+        offsets: byte offset to add to each argument of ``run``.
+        count: number of all arguments without the stream.
+        plain: returns the function for unaligned addresses, which takes no stream.
     """
 
     def __init__(
@@ -146,7 +196,7 @@ class AlignedCall:
         self._run(*shifted, *arguments[self._count :])
 
     def is_aligned(self, arguments: Sequence[int]) -> bool:
-        """Whether the library supports these addresses; only then the call can be recorded."""
+        """Whether the library supports these addresses; otherwise the call cannot be recorded."""
         pairs = zip(arguments[: self._aligned], self._offsets, strict=False)
         return not any((address + offset) % self._alignment for address, offset in pairs)
 
@@ -156,15 +206,22 @@ def _sum(address: str, offset: int) -> str:
 
 
 class Registers:
-    """The registers of one launch: indices of the driver's registers, in order of first use."""
+    """Numbers the registers that one launch uses, in order of first use.
+
+    Args:
+        locate: gives the location of a buffer.
+
+    Attributes:
+        numbers: number in the launch by register of the driver.
+    """
 
     def __init__(self, locate: Callable[[int], BufferLocation]) -> None:
         self._locate = locate
         self.numbers: dict[Register, int] = {}
 
-    def slots(self, call: KernelCall) -> list[tuple[int | None, int]]:
-        """For each slot, the launch's register and a byte offset, or None and a scalar."""
-        slot_sources: list[tuple[int | None, int]] = [(None, number) for number in call.slots]
+    def slots(self, call: KernelCall) -> list[SlotSource]:
+        """The value of each argument slot of a call."""
+        slot_sources = [SlotSource(None, value) for value in call.slots]
         for k, buffer in enumerate(call.buffers):
             if buffer == NO_BUFFER:
                 continue
@@ -172,14 +229,15 @@ class Registers:
             launch_register = None
             if register is not None:
                 launch_register = self.numbers.setdefault(register, len(self.numbers))
-            slot_sources[k] = launch_register, offset + call.slots[k]
+            slot_sources[k] = SlotSource(launch_register, offset + call.slots[k])
         return slot_sources
 
 
 def launched_kernel(step: KernelStep, calls: Sequence[KernelCall]) -> tuple[Kernel, bool]:
-    """The kernel of one of a step's launches, and whether its accesses may have 128 bits.
+    """The kernel of one launch of a step, and whether its vector variant may be used.
 
-    Sizes and strides of the calls determine the width of its index arithmetic.
+    Sizes and strides of the calls determine the width of its index arithmetic. Launches of several
+    calls use the segmented kernel, which has no vectors.
     """
     several = len(calls) > 1
     kernel = step.kernel if several else calls[0].kernel
@@ -189,13 +247,23 @@ def launched_kernel(step: KernelStep, calls: Sequence[KernelCall]) -> tuple[Kern
 def make_launch(
     calls: Sequence[KernelCall], kernel: Kernel, registers: Registers, device: GpuDevice
 ) -> BoundLaunch | None:
-    """The launch of a kernel, or of several calls of a segmented one; None if it is empty."""
+    """Bind the launch of a kernel call, or of several calls of a segmented kernel.
+
+    Args:
+        calls: the calls.
+        kernel: their kernel, from ``launched_kernel``.
+        registers: receives the registers that the launch uses.
+        device: the device.
+
+    Returns:
+        The launch; None if there is nothing to compute.
+    """
     if len(calls) > 1:
         return _segments(calls, kernel, registers, device)
     (call,) = calls
     slot_sources = registers.slots(call)
-    slots = array("q", [0 if register is not None else number for register, number in slot_sources])
-    fixups = [(k, r, offset) for k, (r, offset) in enumerate(slot_sources) if r is not None]
+    slots, fixups = array("q"), list[Fixup]()
+    _add_slots(slot_sources, slots, fixups)
     sizes = sizes_of(call)
     cuda_kernel = _build(kernel, device, vectorize=True)
     launch, aligned = cuda_kernel.source.launch, []
@@ -225,29 +293,41 @@ def _alignment_conditions(
     call: KernelCall,
     kernel: Kernel,
     cuda_kernel: CudaKernel,
-    slot_sources: Sequence[tuple[int | None, int]],
+    slot_sources: Sequence[SlotSource],
     sizes: Mapping[str, int],
-) -> list[tuple[int, int, int]] | None:
-    """Alignment conditions of registers for the vector variant; None if it can never run."""
+) -> list[AlignmentCondition] | None:
+    """Conditions for the vector variant (see ``BoundLaunch``); None if it can never run.
+
+    Fixed addresses, sizes and strides are checked here, and registers at each launch.
+    """
     launch = cuda_kernel.source.launch
     itemsize = {o.name: storage_dtype(o.dtype).itemsize for o in kernel.operands if o.dtype}
     slot_of = {argument: slot for slot, argument in enumerate(arguments(kernel))}
     addresses: dict[str, int] = {}
-    aligned: list[tuple[int, int, int]] = []
+    aligned: list[AlignmentCondition] = []
     for name in launch.vector_operands:
-        register, number = slot_sources[slot_of[Argument("pointer", name)]]
+        register, value = slot_sources[slot_of[Argument("pointer", name)]]
         if register is None:
-            addresses[name] = number
+            addresses[name] = value
         else:
             addresses[name] = 0
-            aligned.append((register, number, launch.width * itemsize[name]))
+            aligned.append(AlignmentCondition(register, value, launch.width * itemsize[name]))
     strides = {key: distance.within(call.slots) for key, distance in distances_of(kernel).items()}
     return aligned if may_launch(launch, kernel, addresses, sizes, strides) else None
+
+
+def _add_slots(slot_sources: Sequence[SlotSource], slots: array[int], fixups: list[Fixup]) -> None:
+    """Append argument slots, and fixups of those that hold addresses in registers."""
+    for register, value in slot_sources:
+        if register is not None:
+            fixups.append(Fixup(len(slots), register, value))
+        slots.append(0 if register is not None else value)
 
 
 def _segments(
     calls: Sequence[KernelCall], kernel: Kernel, registers: Registers, device: GpuDevice
 ) -> BoundLaunch | None:
+    """Bind the launch of a segmented kernel, whose parameter is the table of ``_segment_table``."""
     cuda_kernel = _build(kernel, device, vectorize=False)
     launch = cuda_kernel.source.launch
     is_full = launch.strategy == "full"
@@ -257,28 +337,48 @@ def _segments(
     shape = launch_shape(launch, {}, device.processors, sum(lengths))
     if shape[0][0] == 0:
         return None
-    head = 2 * len(calls) + 2
     blocks = [registers.slots(call) for call in calls]
-    count = head + sum(map(len, blocks))
+    count = _table_head(len(calls)) + sum(map(len, blocks))
     table = device.empty((count,), np.dtype(np.int64))
-    address = table.address
-    slots = array("q", [len(calls)])
-    start, offset = 0, head
-    for length, block in zip(lengths, blocks, strict=True):
-        slots.extend([start, address + 8 * offset])
-        start, offset = start + length, offset + len(block)
-    slots.append(start)
-    fixups: list[tuple[int, int, int]] = []
-    for register, number in [pair for block in blocks for pair in block]:
-        if register is not None:
-            fixups.append((len(slots), register, number))
-        slots.append(0 if register is not None else number)
-    parameters = array("q", [address])
+    slots, fixups = _segment_table(table.address, lengths, blocks)
+    assert len(slots) == count
+    parameters = array("q", [table.address])
     if is_full:
         parameters.append(device.scratch(scratch_bytes(launch, shape[0])))
         parameters.append(device.counters(len(calls)))
     run = device.prepare(cuda_kernel, *shape, parameters)
     return BoundLaunch(run, lambda: run, slots, fixups, upload=partial(device.upload, table, slots))
+
+
+def _table_head(segments: int) -> int:
+    """Slots of a segment table before its first argument block."""
+    return 2 * segments + 2
+
+
+def _segment_table(
+    address: int, lengths: Sequence[int], blocks: Sequence[Sequence[SlotSource]]
+) -> tuple[array[int], list[Fixup]]:
+    """The contents of a segment table, and fixups of its argument blocks.
+
+        [segments, start_0, words_0, start_1, words_1, ..., total, argument blocks...]
+
+    ``codegen/printing/segments`` reads this layout. ``start_k`` is the sum of the lengths before
+    segment k, and ``words_k`` the address of its argument block.
+
+    Args:
+        address: address of the table in device memory.
+        lengths: points of each segment, or thread blocks for full reductions.
+        blocks: argument block of each segment.
+    """
+    slots, fixups = array("q", [len(blocks)]), list[Fixup]()
+    start, offset = 0, _table_head(len(blocks))
+    for length, block in zip(lengths, blocks, strict=True):
+        slots.extend([start, address + 8 * offset])
+        start, offset = start + length, offset + len(block)
+    slots.append(start)
+    for block in blocks:
+        _add_slots(block, slots, fixups)
+    return slots, fixups
 
 
 def _build(kernel: Kernel, device: GpuDevice, vectorize: bool) -> CudaKernel:

@@ -1,7 +1,7 @@
-"""The kernels in a device's memory: each is loaded once, and unloaded when no launch holds it.
+"""Cache of the kernels that are loaded on a device: loaded once, unloaded if no launch holds them.
 
-CUDA does not document the behavior of launches of an unloaded module. A module therefore remains
-loaded until an event after them has completed.
+CUDA does not document what happens to enqueued launches of an unloaded module. Therefore a module
+stays loaded until an event after its last launch has completed.
 """
 
 from __future__ import annotations
@@ -24,18 +24,18 @@ from gpuflow.targets.cuda.runtime.driver.api import (
 
 
 class LoadedKernels:
-    """The loaded kernels of one device.
+    """The loaded kernels of one device; thread-safe.
 
     Args:
-        api: of the device.
-        stream: that launches run on.
+        api: the device.
+        stream: stream of all launches.
     """
 
     def __init__(self, api: GpuApi, stream: int) -> None:
         self._api, self._stream = api, stream
         self._loaded: weakref.WeakValueDictionary[CudaObject, LoadedKernel]
         self._loaded = weakref.WeakValueDictionary()
-        self._unused: deque[Module] = deque()  # filled by the thread that drops the last launch
+        self._unused: deque[Module] = deque()  # any thread that drops a last launch appends
         self._waiting: deque[tuple[DeviceEvent, Module]] = deque()
         self._lock = threading.RLock()
 
@@ -48,7 +48,7 @@ class LoadedKernels:
         shared_bytes: int,
         touches: Sequence[Touched] | None,
     ) -> Callable[[], None]:
-        """A launch, which keeps its kernel loaded; arguments as for ``GpuDevice.prepare``."""
+        """Bind a launch, which keeps its kernel loaded; arguments are those of ``GpuApi.bind``."""
         with self._lock:
             loaded = self._loaded.get(kernel.built)
             if loaded is None:
@@ -56,8 +56,8 @@ class LoadedKernels:
                 loaded = self._loaded[kernel.built] = self._api.load(kernel)
                 unused = weakref.finalize(loaded, self._unused.append, loaded.module)
                 unused.atexit = False
-            # By default static and dynamic memory may have 48 KB in total. A smaller limit than
-            # before would break launches that are bound already.
+            # By default, static and dynamic shared memory may have 48 KB in total. The limit only
+            # rises: a smaller one would break launches that are bound already.
             if shared_bytes > loaded.dynamic_bytes:
                 self._api.allow_shared(loaded, shared_bytes)
                 loaded.dynamic_bytes = shared_bytes
@@ -68,7 +68,7 @@ class LoadedKernels:
         return set(self._loaded)
 
     def unload_unused(self) -> None:
-        """Unload modules that no launch holds, as far as their launches are done."""
+        """Unload modules that no launch holds, if their enqueued launches are done."""
         with self._lock:
             if self._unused:
                 event = self._api.event(self._stream)

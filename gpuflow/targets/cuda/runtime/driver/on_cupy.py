@@ -1,7 +1,7 @@
-"""The real GPU: CUDA's calls through CuPy, with our own streams, pools and kernels.
+"""``GpuApi`` of a real GPU: CUDA's calls through CuPy, with our own streams, pools and kernels.
 
-The driver is ``driver/driver.py``, which the simulated GPU runs as well; this module only calls
-CUDA. Written from CuPy's and CUDA's documentation; not measured on a GPU.
+This module only calls CUDA; ``driver/driver.py`` is common to real and simulated GPUs. Written from
+CuPy's and CUDA's documentation; not measured on a GPU.
 """
 
 from __future__ import annotations
@@ -52,10 +52,10 @@ _HAS_ACCESS = "cudaErrorPeerAccessAlreadyEnabled"  # CuPy may have enabled it
 
 
 def load_cupy() -> ModuleType:
-    """CuPy.
+    """Import CuPy.
 
     Raises:
-        RuntimeError: it is not installed, or cannot be imported.
+        RuntimeError: if it is not installed, or fails to import.
     """
     try:
         import cupy
@@ -95,7 +95,7 @@ def device_count() -> int:
 
 _graph_calls = cache(load_graph_calls)
 
-# By the name and compute capability of devices.
+# By model of a device: its name and compute capability.
 _epilogues: dict[tuple[str, tuple[int, int]], CheckedEpilogues] = {}
 _choosers: dict[tuple[str, tuple[int, int]], DeepLibrary] = {}
 _frontend = cache(load_frontend)
@@ -105,17 +105,14 @@ _MOST_DYNAMIC_SHARED = 8  # CU_FUNC_ATTRIBUTE_MAX_DYNAMIC_SHARED_SIZE_BYTES
 
 
 class NoGpuError(RuntimeError):
-    """CUDA works, and shows no device."""
+    """CUDA works, but finds no device."""
 
 
 class CupyApi:
-    """One GPU, reached through CuPy.
+    """One GPU through CuPy; the methods are those of ``GpuApi``.
 
     Args:
-        number: of the device.
-
-    Attributes:
-        number: CUDA's index of the device.
+        number: CUDA's index of the device, also an attribute.
     """
 
     synchronous = False
@@ -125,7 +122,7 @@ class CupyApi:
         self._cuda, self._runtime, self._driver = cupy.cuda, cupy.cuda.runtime, cupy.cuda.driver
         self.number, self._several = number, device_count() > 1
         self._ready = _Ready()
-        # One thread at a time enqueues library calls and graphs: they share workspaces.
+        # Held while a library call or graph is enqueued, as these share workspaces.
         self._lock = threading.RLock()
         self._side: int | None = None  # stream on which calls of libraries are captured
         self.activate()
@@ -135,7 +132,7 @@ class CupyApi:
         self.processors: int = properties["multiProcessorCount"]
         self.memory_bytes: int = properties["totalGlobalMem"]
         self._streams: dict[int, Any] = {}
-        self._peers: set[int] = set()  # devices with enabled access
+        self._peers: set[int] = set()  # devices for which peer access was tried
         self._blas: CuBlas | None = None
         self._lt: CuBlasLt | None = None
         self._has_no_blas = self._has_no_lt = False
@@ -149,10 +146,10 @@ class CupyApi:
             self.chooser = _choosers.setdefault(model, self.deep_library)
 
     def activate(self) -> None:
-        """Make the device the current one of this thread, and its context."""
+        """Make the device the current one of this thread; the first call creates its context."""
         if not self._ready.done:
             self._runtime.setDevice(self.number)
-            self._runtime.free(0)  # nothing, but it makes the context
+            self._runtime.free(0)  # does nothing but create the context
             self._ready.done = True
         elif self._several:
             self._runtime.setDevice(self.number)
@@ -168,11 +165,11 @@ class CupyApi:
         return stream.ptr
 
     def pool(self) -> Pool:
-        """A pool of CuPy's, separate from that of CuPy's own arrays.
+        """A memory pool of CuPy, separate from that of CuPy's arrays.
 
-        CuPy hands freed memory out again in the order of the stream that was current when it was
-        allocated. A pool that only one of our streams uses needs no current stream: whatever it
-        was, everything that touches the memory runs in our stream's order.
+        CuPy reuses freed memory per stream: the one that was current at the allocation. A pool that
+        serves only one of our streams needs no current stream, as all work on its memory runs in
+        the order of that stream.
         """
         return self._cuda.MemoryPool()
 
@@ -181,36 +178,36 @@ class CupyApi:
         return np.frombuffer(self._cuda.alloc_pinned_memory(count), np.uint8, count)
 
     def event(self, stream: int) -> Any:
-        """A recorded event, without a time.
+        """Record an event without a time; any device may be current.
 
-        Freed arrays record events, while any device may be the current one.
+        Freed arrays record events, while another device may be the current one.
         """
         if self._several:
             with self._cuda.Device(self.number):
-                return self._marked(stream)
-        return self._marked(stream)
+                return self._record_event(stream)
+        return self._record_event(stream)
 
-    def _marked(self, stream: int) -> Any:
+    def _record_event(self, stream: int) -> Any:
         event = self._cuda.Event(disable_timing=True)
         event.record(self._streams[stream])
         return event
 
     def timed_event(self, stream: int) -> Any:
-        """A recorded event, with its time."""
+        """Record an event with its time."""
         event = self._cuda.Event()
         event.record(self._streams[stream])
         return event
 
     def nanoseconds(self, first: Any, second: Any) -> int:
-        """The time between two events by CUDA's clock."""
+        """The time between two timed events."""
         return round(self._cuda.get_elapsed_time(first, second) * 1e6)
 
     def wait_event(self, stream: int, event: Any) -> None:
-        """The stream's later work begins after the event."""
+        """Let later work of the stream wait for the event."""
         self._streams[stream].wait_event(event)
 
     def is_done(self, event: Any) -> bool:
-        """Whether the event has happened."""
+        """Whether the event has completed."""
         return event.done
 
     def synchronize_event(self, event: Any) -> None:
@@ -222,28 +219,28 @@ class CupyApi:
         self._runtime.streamSynchronize(stream)
 
     def copy_in(self, target: int, source: int, count: int, stream: int) -> None:
-        """Host to device, in the order of the stream."""
+        """Copy from host to device, in stream order."""
         runtime = self._runtime
         runtime.memcpyAsync(target, source, count, runtime.memcpyHostToDevice, stream)
 
     def copy_out(self, target: int, source: int, count: int, stream: int) -> None:
-        """Device to host, in the order of the stream."""
+        """Copy from device to host, in stream order."""
         runtime = self._runtime
         runtime.memcpyAsync(target, source, count, runtime.memcpyDeviceToHost, stream)
 
     def copy_within(self, target: int, source: int, count: int, stream: int) -> None:
-        """Device to device, in the order of the stream."""
+        """Copy within the device, in stream order."""
         runtime = self._runtime
         runtime.memcpyAsync(target, source, count, runtime.memcpyDeviceToDevice, stream)
 
     def copy_peer(self, target: int, other: CupyApi, source: int, count: int, stream: int) -> None:
-        """From another GPU, in the order of the stream; without the host where GPUs allow it."""
+        """Copy from another GPU, in stream order; directly if the GPUs allow peer access."""
         if other.number not in self._peers:
-            self._reach(other.number)
+            self._enable_peer_access(other.number)
         runtime = self._runtime
         runtime.memcpyPeerAsync(target, self.number, source, other.number, count, stream)
 
-    def _reach(self, number: int) -> None:
+    def _enable_peer_access(self, number: int) -> None:
         """Enable peer access to a device if possible; else CUDA copies through the host."""
         runtime = self._runtime
         if runtime.deviceCanAccessPeer(self.number, number):
@@ -255,7 +252,7 @@ class CupyApi:
         self._peers.add(number)
 
     def clear(self, target: int, count: int, stream: int) -> None:
-        """Write zeros, in the order of the stream."""
+        """Write zeros, in stream order."""
         self._runtime.memsetAsync(target, 0, count, stream)
 
     def load(self, kernel: BuiltKernel) -> LoadedKernel:
@@ -269,7 +266,7 @@ class CupyApi:
         self._driver.moduleUnload(module)
 
     def allow_shared(self, kernel: LoadedKernel, count: int) -> None:
-        """Set the limit of dynamic shared memory, which is at first 48 KB less the static one."""
+        """Set the limit of dynamic shared memory; the default is 48 KB minus static memory."""
         self._driver.funcSetAttribute(kernel.function, _MOST_DYNAMIC_SHARED, count)
 
     def bind(
@@ -282,18 +279,18 @@ class CupyApi:
         shared_bytes: int = 0,
         touches: Sequence[Touched] | None = None,
     ) -> Callable[[], None]:
-        """A launch; CUDA reads the parameters while it is called."""
-        del touches  # for simulators
+        """Bind a launch; CUDA reads the parameters during each call."""
+        del touches  # only the simulator checks accesses
         launch = self._driver.launchKernel
         return bound_launch(launch, kernel, grid, block, slots, stream, shared_bytes)
 
     def record(
         self, stream: int, work: Sequence[Callable[[], Any] | LibraryWork]
     ) -> LaunchGraph | None:
-        """A CUDA graph of the work.
+        """Build a CUDA graph of the work; None if that fails.
 
-        Calls of libraries are captured on a separate stream: while a stream is captured, all work
-        that any thread adds to it becomes part of the graph.
+        Calls of libraries are captured on a separate stream, because all work that any thread adds
+        to a stream during capture becomes part of the graph.
         """
         with self._lock:
             try:
@@ -309,19 +306,19 @@ class CupyApi:
                 return None
 
     def library(self, stream: int) -> AbstractContextManager[Any]:
-        """CuPy's current stream."""
+        """Make the stream CuPy's current one."""
         return self._streams[stream]
 
     def view(self, data: DeviceArray) -> Any:
         """A CuPy array on the same memory."""
         cuda = self._cuda
-        # CuPy uses the size for copies only; the block keeps the memory alive.
+        # CuPy uses the size only for copies. The block, as its owner, stays alive.
         memory = cuda.UnownedMemory(data.block.address, data.block.count, data.block, self.number)
         pointer = cuda.MemoryPointer(memory, data.address - data.block.address)
         return self.xp.ndarray(data.shape, data.dtype, pointer, data.strides)
 
     def gemm(self, gemm: Gemm, stream: int) -> Callable[..., None] | None:
-        """A product by cuBLAS; None where it is not installed."""
+        """Bind a GEMM of cuBLAS; None if it is not installed."""
         with self._lock:
             if self._blas is None and not self._has_no_blas:
                 try:
@@ -334,7 +331,7 @@ class CupyApi:
         return None if self._blas is None else self._blas.gemm(gemm)
 
     def gemm_with(self, gemm: Gemm, epilogue: Epilogue, stream: int) -> Callable[..., None] | None:
-        """A product by cublasLt; None if it is missing, or does not support it."""
+        """Bind a GEMM with an epilogue of cublasLt; None if it is missing or lacks the product."""
         with self._lock:
             if self._lt is None and not self._has_no_lt:
                 try:
@@ -347,7 +344,7 @@ class CupyApi:
             return None if self._lt is None else self._lt.gemm_with(gemm, epilogue, stream)
 
     def free_library_memory(self) -> None:
-        """Empty the pool of CuPy's own arrays."""
+        """Free unused memory of CuPy's default pool."""
         self.xp.get_default_memory_pool().free_all_blocks()
 
     def free_bytes(self) -> int:
@@ -356,7 +353,7 @@ class CupyApi:
 
 
 class _Ready(threading.local):
-    """Whether this thread has made the device current."""
+    """Per thread: whether it has made the device current."""
 
     done = False
 

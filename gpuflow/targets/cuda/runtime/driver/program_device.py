@@ -1,4 +1,4 @@
-"""Device interface of GPU programs; ``driver/driver.py`` is the only implementation."""
+"""The interface ``GpuDevice`` that programs use; ``GpuDriver`` is the only implementation."""
 
 from __future__ import annotations
 
@@ -20,18 +20,18 @@ if TYPE_CHECKING:
 
 
 class GpuDevice(Driver, Protocol):
-    """A driver that launches kernels in the order of calls.
+    """A driver of one GPU that launches kernels in the order of calls.
 
     Attributes:
-        api: CuPy and CUDA, or a simulation of them.
-        compute_capability: of the device, as (9, 0).
-        processors: its number of multiprocessors.
-        compute: the stream that kernels and libraries run on.
-        allocate: allocates a block of memory for that stream; the device is the current one. Its
-            arguments are the size in bytes and a description.
-        host_calls: why library calls ran on the host, by the op and its operands' dtypes.
-        broken: the reason that all results are invalid; None otherwise.
-        side_work: the work of streams other than the compute stream during a trace.
+        api: the device, real or simulated.
+        compute_capability: such as (9, 0).
+        processors: number of multiprocessors.
+        compute: the compute stream, on which kernels and libraries run.
+        allocate: allocates a block that the compute stream writes first; the device must be
+            current. Arguments are the size in bytes, and a function that describes the block.
+        host_calls: why library calls ran on the host, by op and dtypes of operands.
+        broken: why all results are invalid; None: they are valid.
+        side_work: profiler records of other streams that are not written yet.
     """
 
     api: GpuApi
@@ -44,7 +44,7 @@ class GpuDevice(Driver, Protocol):
     side_work: list[SideWork]
 
     def upload(self, data: DeviceArray, slots: array[int]) -> None:
-        """Copy 8-byte slots, before later launches."""
+        """Copy 8-byte slots to device memory, in the order of launches."""
         ...
 
     def prepare(
@@ -56,45 +56,45 @@ class GpuDevice(Driver, Protocol):
         shared_bytes: int = 0,
         touches: Sequence[Touched] | None = None,
     ) -> Callable[[], None]:
-        """A launch with the parameters in ``slots`` at the time of a call.
+        """Bind a launch: each call enqueues it with the current contents of ``slots``.
 
         Args:
-            kernel: It stays loaded as long as the launch.
+            kernel: The kernel, which stays loaded while the launch exists.
             grid, block: Blocks, and threads of a block.
-            slots: The parameters.
+            slots: One 8-byte slot per parameter; must keep its size.
             shared_bytes: Dynamic shared memory of each block.
-            touches: The arrays of a user's kernel; None: the kernel is ours.
+            touches: The arrays that a user's kernel may access; None: the kernel is ours.
         """
         ...
 
     def scratch(self, count: int) -> int:
-        """The address of ``count`` scratch bytes of one launch."""
+        """The address of ``count`` bytes of scratch memory, valid within one launch."""
         ...
 
     def counters(self, count: int) -> int:
-        """The address of ``count`` uint32 that are 0 before and after every launch."""
+        """The address of ``count`` uint32 that are 0; a launch must leave them 0."""
         ...
 
     def copy_into(self, target: DeviceArray, source: DeviceArray) -> None:
-        """Copy elements between arrays of one shape and dtype, whatever their strides."""
+        """Copy elements between arrays of equal shape and dtype, and any strides."""
         ...
 
     def fault_of(self, error: BaseException) -> BaseException:
-        """The error that replaces one: a GpuFault, once, if a kernel failed."""
+        """The error to raise instead of ``error``: a GpuFault if a kernel has failed."""
         ...
 
     def free_unused(self) -> None:
-        """Give back all memory that no array uses."""
+        """Return memory that no array uses to CUDA."""
         ...
 
     def synchronize(self) -> None:
-        """Return when everything that was launched is done."""
+        """Wait until all launched work is done."""
         ...
 
     def acquire(self, program: GpuProgram) -> DeviceArena:
-        """An arena that no running program uses, for a program that will run."""
+        """An idle arena for a program to run in; the caller must ``release`` it."""
         ...
 
     def release(self, arena: DeviceArena) -> None:
-        """Give back an arena."""
+        """Return an arena to the idle ones."""
         ...

@@ -1,6 +1,6 @@
-"""A stream next to a GPU's compute stream, for work that may run concurrently with kernels.
+"""A stream for work that runs concurrently with a GPU's compute stream, such as collectives.
 
-Its work and that of kernels are ordered by events only; the host does not wait.
+Only events order its work relative to kernels; the host does not wait.
 """
 
 from __future__ import annotations
@@ -18,13 +18,13 @@ from gpuflow.targets.cuda.runtime.driver.program_device import GpuDevice
 
 @record(frozen=False, eq=False)
 class SideWork:
-    """Profiler record of work on the stream.
+    """Profiler record of work on a side stream.
 
     Attributes:
-        recording: the recording of its start.
-        name, details: its description.
-        begun, ended: timed events around it.
-        mark: an event after it.
+        recording: the recording during which the work started.
+        name, details: name and details in the profile.
+        begun, ended: timed events before and after the work.
+        mark: an event after the work.
     """
 
     recording: Recording
@@ -36,14 +36,14 @@ class SideWork:
 
 
 class SideStream:
-    """A stream of a device, created at its first use.
+    """A stream of a device, created at first use.
 
     Args:
-        device: whose driver has an api and a compute stream.
+        device: the device; its driver must be a ``GpuDevice``.
 
     Attributes:
-        lock: to be held during several calls that enqueue work of one operation, and while a
-            library is used that allows one thread for each device.
+        lock: to be held while several calls enqueue the work of one operation, and during calls of
+            a library that allows one thread per device.
     """
 
     def __init__(self, device: Device) -> None:
@@ -56,11 +56,11 @@ class SideStream:
 
     @cached_property
     def _driver(self) -> GpuDevice:
-        return cast(GpuDevice, self._device.driver)  # from here on the device counts as used
+        return cast(GpuDevice, self._device.driver)  # marks the device as used
 
     @property
     def address(self) -> int:
-        """CUDA's handle of the stream."""
+        """The stream's handle."""
         if self._address is None:
             with self.lock:
                 if self._address is None:
@@ -72,7 +72,7 @@ class SideStream:
         """Let later work of this stream wait for the current work of the compute stream.
 
         Returns:
-            the event in between.
+            The event for which it waits.
         """
         driver = self._driver
         event = driver.api.event(driver.compute)
@@ -87,7 +87,7 @@ class SideStream:
         event = api.event(self.address)
         if work is not None:
             work.mark = event
-            self._driver.side_work.append(work)  # step_timer.py writes the row
+            self._driver.side_work.append(work)  # step_timer.py writes it to the profile
         return event
 
     def is_done(self, mark: DeviceEvent) -> bool:
@@ -99,7 +99,7 @@ class SideStream:
         self._driver.api.wait_event(self._driver.compute, mark)
 
     def synchronize(self) -> None:
-        """Return when all enqueued work of this stream is done."""
+        """Wait until all enqueued work of this stream is done."""
         self._driver.api.synchronize(self.address)
 
     def visit(self) -> None:

@@ -1,6 +1,6 @@
-"""Copies between host and GPU: small ones in order with kernels, large ones concurrently.
+"""Copies between host and GPU: small ones on the compute stream, large ones concurrently.
 
-Large copies have a separate stream and go through pinned staging buffers in chunks: the device
+Large copies have a separate stream. They go in chunks through pinned staging buffers: the device
 copies one buffer while the host fills or drains another.
 """
 
@@ -14,22 +14,22 @@ import numpy as np
 from gpuflow.runtime.memory import address
 from gpuflow.targets.cuda.runtime.driver.api import DeviceEvent, GpuApi
 
-# CUDA stages up to so many bytes of pageable memory and returns (the CUDA Runtime's documentation
-# on asynchronous copies); larger ones would wait for the stream.
+# Most bytes of a small copy. CUDA stages copies of pageable memory up to this size and returns (the
+# CUDA Runtime's documentation on asynchronous copies); larger ones would wait for the stream.
 SMALL = 1 << 16
 _CHUNK_BYTES = 1 << 22
 _STAGING_BUFFERS = 4
 
 
 class Transfers:
-    """The copies of one device.
+    """The copies of one device; thread-safe.
 
     Args:
-        api: of the device.
-        compute: the stream that kernels run on.
+        api: the device.
+        compute: the compute stream.
 
     Attributes:
-        stream: that large copies run on.
+        stream: the stream of large copies.
     """
 
     def __init__(self, api: GpuApi, compute: int) -> None:
@@ -41,9 +41,10 @@ class Transfers:
         self._next = 0
 
     def to_device(self, target: int, source: np.ndarray) -> None:
-        """Copy a row-major array; kernels that are launched later see it.
+        """Copy a row-major array to an address; kernels that are launched later see it.
 
-        A large one must go to memory of the pool of ``stream`` that is guarded for kernels.
+        The target of a large copy must be from the pool of ``stream``, and guarded
+        (``Memory.guard``) for the compute stream.
         """
         if source.nbytes <= SMALL:
             if source.nbytes:
@@ -61,7 +62,7 @@ class Transfers:
         self._api.wait_event(self._compute, self._api.event(self.stream))
 
     def to_host(self, target: np.ndarray, source: int) -> None:
-        """Copy to a row-major array, after previously launched kernels."""
+        """Copy from an address to a row-major array, after the kernels launched so far; waits."""
         if target.nbytes <= SMALL:
             if target.nbytes:
                 self._api.copy_out(address(target), source, target.nbytes, self._compute)
@@ -84,7 +85,7 @@ class Transfers:
                 self._drain_buffer(*pending.popleft())
 
     def _free_buffer(self) -> int:
-        """The index of a staging buffer that no copy uses."""
+        """Wait for the least recently used staging buffer; returns its index."""
         if not self._buffers:
             self._buffers = [self._api.pinned(_CHUNK_BYTES) for _ in range(_STAGING_BUFFERS)]
             self._events = [None] * _STAGING_BUFFERS
@@ -100,5 +101,5 @@ class Transfers:
 
 
 def _bytes_of(array: np.ndarray) -> np.ndarray:
-    """The memory of a row-major array."""
+    """The bytes of a row-major array, without a copy."""
     return array.reshape(-1).view(np.uint8)

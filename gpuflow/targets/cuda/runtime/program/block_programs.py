@@ -1,6 +1,6 @@
-"""Loops that run in one kernel, block by block: the cost model and the launch.
+"""Launch whole loops as one kernel whose blocks run them, if a cost model says that it pays off.
 
-See docs/design/0034-programs-of-one-block.md.
+``codegen/block_text.py`` prints such kernels. See docs/design/0034-programs-of-one-block.md.
 """
 
 from __future__ import annotations
@@ -32,26 +32,32 @@ from gpuflow.targets.cuda.codegen.block_printer import (
 from gpuflow.targets.cuda.codegen.block_text import loop_text, parallel_scan_text
 from gpuflow.targets.cuda.codegen.handwritten import build_text
 from gpuflow.targets.cuda.codegen.schedules.launch_config import ALONE_THREADS
-from gpuflow.targets.cuda.runtime.driver.launch import BoundLaunch
+from gpuflow.targets.cuda.runtime.driver.launch import BoundLaunch, Fixup
 from gpuflow.targets.cuda.runtime.driver.program_device import GpuDevice
 
-# Seconds, all estimated: a launch, a wait of the host, a step of a block with its barrier, and an
-# element or some operations of a product for all of a device.
+# Costs in seconds, all estimated: a launch, a wait of the host, a step of a block with its barrier;
+# and for a whole device, an element, and a floating-point operation of a library call.
 _LAUNCH, _WAIT, _STEP = 5e-6, 10e-6, 1e-6
 _ELEMENT, _OPERATION = 2.5e-12, 1e-14
-# The least time of a loop that is worth seconds of compiling for these sizes alone; and the assumed
-# trip count of a loop with an unknown one.
+# The least time of a loop that is worth seconds of compilation for its sizes alone; and the trip
+# count that is assumed if it is unknown.
 _LEAST, _UNKNOWN = 1e-3, 32
-# Of the shared memory of a multiprocessor, so that two blocks have room.
+# Most shared memory of a block in bytes, so that a multiprocessor has room for two blocks.
 _MOST_SHARED = 96 << 10
-_MOST_ARENAS = 256 << 20
+_MOST_ARENAS = 256 << 20  # bytes, of all arenas in global memory
 _BLOCKS_PER_PROCESSOR = 2
 _BYTE = np.dtype(np.uint8)
 
 
 @record
 class _Work:
-    """Work of a program in seconds; ``steps`` are launches, or steps of a block's program."""
+    """The work of a program.
+
+    Attributes:
+        steps: number of launches, or of steps if blocks run the program.
+        waits: number of waits of the host.
+        busy: seconds that the whole device computes.
+    """
 
     steps: float = 0.0
     waits: float = 0.0
@@ -65,7 +71,7 @@ class _Work:
 
 
 def _work(plan: Plan) -> _Work:
-    """The work of a plan; of a while_loop, whose trip count is unknown, that of one iteration."""
+    """The work of a plan; loops of unknown trip count have one iteration."""
     work = _Work()
     for step in plan.steps:
         if isinstance(step, ProgramStep):
@@ -88,13 +94,20 @@ def _work(plan: Plan) -> _Work:
 
 
 def _iteration_work(step: ProgramStep) -> _Work:
-    """The work of an iteration; the host waits for the condition of a while_loop."""
+    """The work of one iteration; that of a while_loop has a wait for its condition."""
     works = [_work(inner.plan) for inner in step.programs]
     return works[0] if len(works) == 1 else works[0].plus(works[1]).plus(_Work(waits=1))
 
 
 def _pays(step: ProgramStep, trip_count: int, blocks: int, processors: int) -> bool:
-    """Whether a loop takes half as long, or less, if blocks run it."""
+    """Whether a loop takes at most half as long if blocks run it.
+
+    Args:
+        step: the loop.
+        trip_count: independent iterations that are distributed over blocks; 1: one block runs all.
+        blocks: number of blocks.
+        processors: multiprocessors of the device.
+    """
     work = _iteration_work(step)
     if trip_count > 1:
         rounds, count = -(-trip_count // blocks), trip_count
@@ -109,16 +122,16 @@ def _pays(step: ProgramStep, trip_count: int, blocks: int, processors: int) -> b
 def block_launch(
     step: ProgramStep, device: GpuDevice, keep: Callable[[Any], None]
 ) -> tuple[BoundLaunch, list[int]] | None:
-    """The launch that runs a loop, and the operands and outputs whose addresses it takes.
+    """Bind the launch that runs a loop, if blocks can and should run it.
 
     Args:
         step: a loop or branch.
-        device: that it runs on.
+        device: the device that runs it.
         keep: keeps an object alive as long as the program.
 
     Returns:
-        The launch, and the indices of operands followed by outputs, for its registers. None if
-        blocks should not run it.
+        The launch, and for each of its registers, the index of an operand, or of an output after
+        the operands. None: run the loop otherwise.
     """
     if not config.environment.block_programs or step.eqn.primitive.lower.form is None:
         return None
@@ -143,7 +156,7 @@ def _launch(
     text: BlockText, blocks: int, device: GpuDevice, keep: Callable[[Any], None]
 ) -> tuple[BoundLaunch, list[int]]:
     operand_indices: list[int] = []
-    slots, fixups = array("q"), []
+    slots, fixups = array("q"), list[Fixup]()
     for operand in text.operands:
         if isinstance(operand, Constant):
             value = device.from_host(as_numpy(operand.value, operand.aval))
@@ -152,7 +165,7 @@ def _launch(
         else:
             if operand not in operand_indices:
                 operand_indices.append(operand)
-            fixups.append((len(slots), operand_indices.index(operand), 0))
+            fixups.append(Fixup(len(slots), operand_indices.index(operand), 0))
             slots.append(0)
     if not text.is_shared:
         arenas = device.empty((blocks * text.arena_bytes,), _BYTE)

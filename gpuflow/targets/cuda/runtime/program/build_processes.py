@@ -1,8 +1,7 @@
-"""Parallel builds of a program's CUDA kernels: several processes build one kernel at a time.
+"""Process pool for builds of CUDA kernels; each worker builds one kernel at a time.
 
-Numba and NVVM hold one lock. A process starts when there are enough kernels to build, imports the
-compilers (a second), and builds one kernel after the other. It ends with this process, or when it
-has been idle.
+Numba and NVVM hold one lock, so threads do not help. A worker starts if there are enough kernels to
+build, and imports the compilers (a second). It ends with this process, or after ``_IDLE_SECONDS``.
 """
 
 from __future__ import annotations
@@ -25,10 +24,10 @@ from typing import Protocol
 from gpuflow.base.config import config
 from gpuflow.compiler.cache.kernel_cache import Entry, KernelCache
 
-# Kernels for each process: fewer are built before a new process has imported the compilers.
+# Least kernels per process: fewer are built before a new process has imported the compilers.
 _LEAST_BUILDS = 4
 _IDLE_SECONDS = 30.0
-# In a frozen program, sys.executable is that program.
+# In a frozen program, sys.executable is that program instead of Python.
 _NO_PYTHON = not sys.executable or getattr(sys, "frozen", False)
 _PROGRAM = (
     "import json, sys; sys.path[:] = json.loads(sys.argv[1]); "
@@ -37,18 +36,23 @@ _PROGRAM = (
 
 
 class Build(Protocol):
-    """A build of a kernel; it can be pickled."""
+    """A build of a kernel, which must be picklable.
+
+    Attributes:
+        key: key of the kernel in the cache.
+    """
 
     key: str
 
     def entry(self) -> Entry:
-        """Build it."""
+        """Build the kernel and return its cache entry."""
 
 
 def build_missing(builds: Iterable[Build], cache: KernelCache) -> None:
-    """Build the kernels that a cache lacks, if there are enough of them for several processes.
+    """Build the kernels that a cache lacks, if there are enough for several processes.
 
-    A failed build is repeated by the caller, which raises the error where the kernel is needed.
+    Failed builds of workers are ignored: the caller builds these kernels again when it needs them,
+    and then raises the error.
     """
     if config.environment.build_processes < 2 or _NO_PYTHON:
         return
@@ -73,33 +77,33 @@ def build_missing(builds: Iterable[Build], cache: KernelCache) -> None:
         for thread in threads:
             thread.join()
     finally:
-        queue.clear()  # after an error or Ctrl-C the others are not needed now
+        queue.clear()  # stops the threads after an error or Ctrl-C
 
 
 def _build_elsewhere(queue: deque[Build], cache: KernelCache) -> None:
-    """Have another process build kernels, until there are no more."""
+    """Let a worker build kernels until the queue is empty."""
     try:
         worker = _workers.take()
-    except OSError:  # no process can be started
+    except OSError:  # the process cannot be started
         return
     try:
         while (build := _next(queue)) is not None:
             cache.add(build.key, partial(worker.entry, build))
-    except Exception:  # the caller repeats this build; other processes take the rest
+    except Exception:  # the caller repeats this build; other workers continue with the queue
         worker.end()
     else:
         _workers.give_back(worker)
 
 
 def _next(queue: deque[Build]) -> Build | None:
-    """A build that no other thread has taken; None: there are no more."""
+    """Take a build from the queue; None if it is empty."""
     with suppress(IndexError):
         return queue.popleft()
     return None
 
 
 class _Worker:
-    """A process that builds."""
+    """A worker process, which runs ``serve``."""
 
     def __init__(self) -> None:
         # -P: ignore modules in the working folder.
@@ -108,7 +112,7 @@ class _Worker:
         self._process = subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE)
 
     def entry(self, build: Build) -> Entry:
-        """The entry of a build; raises if it failed, or if the process has ended."""
+        """Build in the worker; raises if the build failed or the process has ended."""
         assert self._process.stdin is not None and self._process.stdout is not None
         pickle.dump(build, self._process.stdin)
         self._process.stdin.flush()
@@ -118,7 +122,7 @@ class _Worker:
         return entry
 
     def is_alive(self) -> bool:
-        """Whether it waits for builds."""
+        """Whether the process still runs."""
         return self._process.poll() is None
 
     def _close(self) -> None:
@@ -128,12 +132,12 @@ class _Worker:
                 stream.close()
 
     def forget(self) -> None:
-        """Leave the process to the parent that started it."""
+        """In a forked child: drop the process, which belongs to the parent."""
         self._close()
-        self._process.returncode = 0  # else Popen warns that it still runs
+        self._process.returncode = 0  # so that Popen does not warn about a running process
 
     def end(self) -> None:
-        """End the process, after its build."""
+        """End the process; kill it if it does not end at once."""
         self._close()
         with suppress(subprocess.TimeoutExpired):
             self._process.wait(0.5)
@@ -143,13 +147,13 @@ class _Worker:
 
 
 class _Workers:
-    """The idle processes."""
+    """The pool of idle workers."""
 
     def __init__(self) -> None:
         self._idle: deque[_Worker] = deque()
 
     def take(self) -> _Worker:
-        """An idle process or a new one."""
+        """Take an idle worker, or start one."""
         with suppress(IndexError):
             while True:
                 worker = self._idle.popleft()
@@ -159,16 +163,16 @@ class _Workers:
         return _Worker()
 
     def give_back(self, worker: _Worker) -> None:
-        """Keep a process for the next program."""
+        """Return a worker to the pool, for the next program."""
         self._idle.append(worker)
 
     def end(self) -> None:
-        """End all idle processes."""
+        """End all idle workers."""
         while self._idle:
             self._idle.popleft().end()
 
     def forget(self) -> None:
-        """In a forked child: the processes are the parent's."""
+        """In a forked child: drop all workers, which belong to the parent."""
         while self._idle:
             self._idle.popleft().forget()
 
@@ -180,10 +184,10 @@ if hasattr(os, "register_at_fork"):
 
 
 def serve() -> None:
-    """Serve builds of the parent process, until that ends or is idle for long."""
+    """Main loop of a worker: build for the parent until that ends, or sends nothing for a while."""
     signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C is for the parent
     source, target = sys.stdin.buffer, os.fdopen(os.dup(1), "wb")
-    os.dup2(2, 1)  # the compilers' output
+    os.dup2(2, 1)  # output of the compilers goes to stderr, as stdout has entries
     while select.select([source], [], [], _IDLE_SECONDS)[0]:
         try:
             build = pickle.load(source)
@@ -194,7 +198,7 @@ def serve() -> None:
 
 
 def _outcome(build: Build) -> Entry | str:
-    """The entry, or the text of an error."""
+    """Build; returns the entry, or the text of an error."""
     try:
         return build.entry()
     except Exception as error:

@@ -1,4 +1,8 @@
-"""The text of a GPU program's driver: arrays, addresses, and a statement for each step."""
+"""Print the driver of a plan on a GPU: straight-line Python that launches its steps.
+
+The address of each array outside of the arena is in a variable ``pointerN``. Register N of
+``BufferLocation`` is that variable; buffers in the arena have fixed addresses, which are constants.
+"""
 
 from __future__ import annotations
 
@@ -45,23 +49,31 @@ from gpuflow.targets.cuda.runtime.program.work import Argument, Work
 def build_driver(
     plan: Plan, arena: DeviceArena, device: GpuDevice, out_avals: Sequence[ShapedArray] = ()
 ) -> Callable[..., list[Array]]:
-    """``function(operands, device)``; a program inside another has no ``out_avals``."""
-    text, result, names = _written(plan, arena, device, out_avals)
+    """Build the driver of a plan: ``function(operands, device)``.
+
+    Args:
+        plan: the plan.
+        arena: memory of its temporaries. The driver contains addresses in it, and is valid only for
+            the current generation of the arena.
+        device: the device that runs it.
+        out_avals: the outputs; empty for a nested program, whose caller passes output buffers.
+    """
+    text, result, names = _printed(plan, arena, device, out_avals)
     return text.finish(result, names)
 
 
 def driver_text(
     plan: Plan, arena: DeviceArena, device: GpuDevice, out_avals: Sequence[ShapedArray]
 ) -> str:
-    """The text of a plan's driver, for people."""
-    text, result, _ = _written(plan, arena, device, out_avals)
+    """The text of a plan's driver, for readers."""
+    text, result, _ = _printed(plan, arena, device, out_avals)
     return text.source(result)
 
 
-def _written(
+def _printed(
     plan: Plan, arena: DeviceArena, device: GpuDevice, out_avals: Sequence[ShapedArray]
 ) -> tuple[DriverText, str, dict[str, Any]]:
-    """A driver's text, the expression of its result, and the names that it uses."""
+    """Print a driver: its text, the expression of its result, and its globals."""
     text = DriverText()
     arrays = _DeviceArrays(plan, text, device, arena)
     timer = GpuStepTimer(plan, text, arrays.work, device)
@@ -93,7 +105,13 @@ def _written(
 
 
 class _DeviceArrays(NamedArrays):
-    """Names of arrays and of their addresses, and the statements that use them."""
+    """Names of a driver's arrays and of their addresses, and the statements of its steps.
+
+    Attributes:
+        pointers: variable of the address by name of an array; the order numbers the registers.
+        counts: size in bytes of the array at each of these variables.
+        work: the statements that enqueue work.
+    """
 
     device: GpuDevice
 
@@ -101,12 +119,12 @@ class _DeviceArrays(NamedArrays):
         super().__init__(plan, text, device, arena)
         self.device, self.arena = device, arena
         self.pointers: dict[str, str] = {}
-        self.counts: dict[str, int] = {}  # bytes at each pointer
-        # Printed after all allocations, so that it can be recorded.
+        self.counts: dict[str, int] = {}
+        # Printed after all allocations, so that consecutive launches can be recorded.
         self.work = Work(text, device, may_record())
 
     def allocate(self, name: str, aval: ShapedArray) -> None:
-        """Print the allocation of an output, without a call of ``DeviceArray.__init__``."""
+        """Print the allocation of an output; inlines ``DeviceArray.__init__`` for speed."""
         dtype = storage_dtype(aval.dtype)
         kind, shape = self.text.constant("dtype", dtype), self.text.constant("shape", aval.shape)
         what = self.text.constant("what", partial(described, aval.shape, dtype))
@@ -130,7 +148,7 @@ class _DeviceArrays(NamedArrays):
         return self._pointer(self.array(buffer), self.plan.aval(buffer)), 0
 
     def _pointer(self, name: str, aval: ShapedArray) -> int:
-        """The register of an array's address: the index of its variable."""
+        """The register of an array's address; prints its variable at the first use."""
         if name not in self.pointers:
             pointer = self.pointers[name] = f"pointer{len(self.pointers)}"
             self.counts[pointer] = prod(aval.shape) * storage_dtype(aval.dtype).itemsize
@@ -138,12 +156,12 @@ class _DeviceArrays(NamedArrays):
         return list(self.pointers).index(name)
 
     def _variables(self, buffers: Iterable[int | None]) -> list[str]:
-        """The variables that hold the addresses of those buffers that are not in the arena."""
+        """The address variables of those buffers that are not in the arena."""
         variables = [self._argument(self.locate(b))[0] for b in buffers if b is not None and b >= 0]
         return [name for name in variables if name is not None]
 
     def kernel_step(self, step: KernelStep) -> None:
-        """Print a step's launches."""
+        """Print the launches of a kernel step."""
         if step.kernel.kind == "map" and all(call.points == 0 for call in step.calls):
             return
         for calls in step.launches:
@@ -167,7 +185,7 @@ class _DeviceArrays(NamedArrays):
             self.work.statement(f"copyto({target}, {source})")
 
     def call_step(self, step: CallStep) -> None:
-        """Print a provider's code of a call, or the call of a library or host function."""
+        """Print the launch sequence of a call, or a call of CuPy or a host function."""
         if step.choice is not None:
             buffers = [*step.outputs, *([] if step.workspace is None else [step.workspace])]
             locations = [self._location(operand) for operand in step.operands]
@@ -187,7 +205,10 @@ class _DeviceArrays(NamedArrays):
     ) -> bool:
         """Print the launches of a sequence; False, and no text, if the device lacks a library.
 
-        Its arrays are at ``locations``.
+        Args:
+            step: the step that the sequence implements.
+            sequence: the launches.
+            locations: locations of the sequence's arrays, in order.
         """
         launches = [bound(one, locations, self.device) for one in sequence.launches]
         if None in launches:
@@ -205,7 +226,7 @@ class _DeviceArrays(NamedArrays):
         return True
 
     def program_step(self, step: ProgramStep) -> None:
-        """Print the launch of a loop that blocks run, or a loop or branch driven from Python."""
+        """Print a loop or branch: as one launch that blocks run, or driven from Python."""
         one = block_launch(step, self.device, self.text.keep)
         if one is not None:
             launch, numbers = one
@@ -218,7 +239,7 @@ class _DeviceArrays(NamedArrays):
             self.work.launch("launch", launch, arguments, step.name, self._variables(step.outputs))
             return
         super().program_step(step)
-        # Its last statement is the call, after allocations of outputs.
+        # The last statement is the call; the others allocate outputs.
         self.work.statement(self.text.statements.pop())
 
     def _address(self, operand: Operand) -> Argument:

@@ -1,8 +1,8 @@
-"""Ops one by one on GPUs: each is a compiled program of one equation.
+"""Eager ops on GPUs: each is a compiled program of one equation, which is cached.
 
-``impl`` is for the CPU. CuPy lacks dtypes, functions and NumPy's exact behavior at the edges, and a
-function of ours costs as little to launch as one of CuPy's; so that eager and jitted results come
-from the same kernels (docs/design/0015-cuda-driver.md).
+``impl`` of a primitive is for the CPU. CuPy lacks dtypes, functions, and NumPy's exact behavior in
+edge cases, and its launches cost as much as ours. With programs, eager and jitted results come from
+the same kernels (docs/design/0015-cuda-driver.md).
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ _MOST_PROGRAMS = 4096
 
 
 class OneOpPrograms:
-    """The programs of a device for single ops, by their operands' types."""
+    """The programs of single ops of one device, by target, primitive, avals and params."""
 
     def __init__(self, driver: Driver) -> None:
         self._driver = driver
@@ -35,7 +35,7 @@ class OneOpPrograms:
         arrays: list[Any],
         device: Device,
     ) -> list[Array]:
-        """The outputs of an op for data of its operands."""
+        """Run an op on the data of its operands."""
         key = (self._driver.target, primitive, *avals, *params.items())
         try:
             compiled = self._cached.get(key)

@@ -1,10 +1,9 @@
-"""Library calls and host functions in programs of GPUs.
+"""Library calls without a provider, and host functions, in programs of GPUs.
 
-A product of matrices goes to the GEMM. Everything else runs ``impl`` or the op's own call with the
-device's array module. If that module does not support it (CuPy lacks some of NumPy), the call runs
-on the host from then on, which copies operands and results; if the op declares a call as one for
-the host, that call alone does. ``GpuDevice.host_calls`` contains the reasons. Collectives remain on
-the device.
+They run ``impl`` or ``call`` of the primitive with the device's array module. If that module does
+not support it (CuPy lacks parts of NumPy), the call runs on the host from then on, and copies
+operands and results. If the primitive raises ``OnHost``, only that call does.
+``GpuDevice.host_calls`` has the reasons. Collectives always stay on the device.
 """
 
 from __future__ import annotations
@@ -26,26 +25,26 @@ from gpuflow.runtime.program_arrays import store_results
 from gpuflow.targets.cuda.runtime.driver.faults import GpuFault
 from gpuflow.targets.cuda.runtime.driver.program_device import GpuDevice
 
-# Names of libraries' out-of-memory errors.
+# Parts of the messages of libraries that run out of memory.
 _FULL = ("STATUS_ALLOC_FAILED", "CUFFT_ALLOC_FAILED", "cudaErrorMemoryAllocation")
 
-# A function of an array module, output arrays and operand arrays.
+# A function of an array module, a list of output arrays, and operand arrays.
 _Call = Callable[..., None]
 
 
 class LibraryCall:
-    """One library call of a program; called with arrays of outputs and operands.
+    """One library call of a program, as a function of output and operand arrays.
 
     Args:
         step: the step of the call.
-        device: that it runs on.
+        device: the device that runs it.
     """
 
     def __init__(self, step: CallStep, device: GpuDevice) -> None:
         kinds = ", ".join(str(operand.aval.dtype) for operand in step.operands)
         self._name, self._device = f"{step.name}({kinds})", device
         self._call = _call_of(step)
-        # Communicators support data on the device only, and ranks meet once per call.
+        # Communicators support only data on the device, and all ranks must make the same calls.
         self._is_collective = COMMUNICATION in step.eqn.effects
         self._on_host = step.kind == "host" or self._name in device.host_calls
 
@@ -58,13 +57,13 @@ class LibraryCall:
             except OnHost as reason:
                 self._warn_on_host(reason)
             except Exception as error:
-                meant = self._device.fault_of(error)
-                if isinstance(meant, GpuFault):
-                    raise meant from error
+                translated = self._device.fault_of(error)
+                if isinstance(translated, GpuFault):
+                    raise translated from error
                 if self._is_collective:
                     raise
                 if _is_full(error):
-                    self._once_more(outs, operands)
+                    self._retry(outs, operands)
                     return
                 self._on_host = True
                 self._warn_missing(error)
@@ -72,8 +71,8 @@ class LibraryCall:
                 return
         self._through_host(outs, operands)
 
-    def _once_more(self, outs: Sequence[DeviceArray], operands: Sequence[DeviceArray]) -> None:
-        """Retry the call after unused memory of our pools was freed."""
+    def _retry(self, outs: Sequence[DeviceArray], operands: Sequence[DeviceArray]) -> None:
+        """Retry a call that ran out of memory, after freeing unused memory of our pools."""
         self._device.free_unused()
         try:
             self._on_device(outs, operands)
@@ -123,7 +122,7 @@ class LibraryCall:
         inputs = [device.to_host(x) for x in operands]
         results = [np.empty(out.shape, out.dtype) for out in outs]
         self._call(np, results, *inputs)
-        device.api.activate()  # a function of the user may have used another one
+        device.api.activate()  # a function of the user may have activated another device
         for out, result in zip(outs, results, strict=True):
             device.copy_into(out, device.from_host(result))
 
@@ -161,7 +160,8 @@ def _through_impl(
 ) -> None:
     """Call ``impl`` and copy its results.
 
-    A host function may retain its arguments, which are copies anyway.
+    Operands are passed row-major, as copies if necessary. A host function gets copies in any case,
+    which it may retain (``may_retain``).
     """
     whole = operands
     if not may_retain:

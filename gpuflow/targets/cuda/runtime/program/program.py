@@ -1,4 +1,7 @@
-"""Programs of GPUs: a plan as straight-line Python that launches kernels and calls libraries."""
+"""Programs of GPUs: a plan, with a printed driver for each arena in which it runs.
+
+A driver is straight-line Python that launches kernels and calls libraries (``driver_text``).
+"""
 
 from __future__ import annotations
 
@@ -25,10 +28,10 @@ from gpuflow.targets.cuda.runtime.program.step_builds import builds_of
 
 
 class GpuProgram:
-    """A plan that runs on one GPU.
+    """A plan on one GPU; concurrent calls run in different arenas.
 
     Attributes:
-        summary: description for errors.
+        summary: description for errors of kernels.
     """
 
     def __init__(self, plan: Plan, out_avals: Sequence[ShapedArray], device: GpuDevice) -> None:
@@ -37,7 +40,7 @@ class GpuProgram:
         self._drivers: dict[DeviceArena, tuple[int, Callable[..., list[Array]]]] = {}
 
     def run(self, arrays: list[Any], device: Device) -> list[Array]:
-        """The outputs, on ``device``, for the data of all inputs; kernels may still run."""
+        """Run the plan on the data of all inputs; returns while kernels may still run."""
         arena = self.device.acquire(self)
         try:
             generation, driver = self._drivers.get(arena, _NO_DRIVER)
@@ -45,16 +48,16 @@ class GpuProgram:
                 driver = self._print(arena)
             return driver(arrays, device)
         except BaseException as error:
-            settle()  # or a pending collective would write into memory that is reused by then
-            meant = self.device.fault_of(error)
-            if meant is error:
+            settle()  # a pending collective must not write into memory that is reused
+            translated = self.device.fault_of(error)
+            if translated is error:
                 raise
-            raise meant from error
+            raise translated from error
         finally:
             self.device.release(arena)
 
     def _print(self, arena: DeviceArena) -> Callable[..., list[Array]]:
-        """Print a driver for an arena that is new or was reallocated."""
+        """Print the driver for an arena that is new or was reallocated."""
         arena.reserve(self.plan.arena_bytes)
         driver = build_driver(self.plan, arena, self.device, self.out_avals)
         if calls_python(self.plan):
@@ -63,7 +66,7 @@ class GpuProgram:
         return driver
 
     def forget(self, arenas: Collection[DeviceArena]) -> None:
-        """Drop data for arenas that are freed."""
+        """Drop the drivers of arenas that are freed."""
         for arena in arenas:
             self._drivers.pop(arena, None)
 
@@ -77,12 +80,12 @@ class GpuProgram:
             self.device.release(arena)
 
     def code_bytes(self) -> int:
-        """Bytes of the machine code of all kernels, which are built."""
+        """Size of the machine code of all kernels, which it builds if necessary."""
         built = {id(kernel): kernel for kernel in self._built_kernels(self.plan)}
         return sum(len(kernel.built.cubin) for kernel in built.values())
 
     def sources_of(self, step: KernelStep) -> list[Path]:
-        """Files of the generated source of a step's kernels, which are built."""
+        """Files of the printed source of a step's kernels, which it builds if necessary."""
         capability = self.device.compute_capability
         paths = []
         for calls in step.launches:
@@ -92,7 +95,7 @@ class GpuProgram:
         return [path for path in paths if path is not None]
 
     def build(self) -> None:
-        """Build all kernels that calls may need: those for unaligned addresses as well."""
+        """Build all kernels that calls may need, including variants for unaligned addresses."""
         build_missing(self._builds(self.plan), kernel_cache())
         for _ in self._built_kernels(self.plan, unaligned=True):
             pass
@@ -106,7 +109,7 @@ class GpuProgram:
                     yield from self._builds(inner.plan)
 
     def _built_kernels(self, plan: Plan, unaligned: bool = False) -> Iterator[CudaKernel]:
-        """The kernels of a plan and of nested programs."""
+        """The kernels of a plan and of nested programs, built if necessary."""
         capability = self.device.compute_capability
         for step in plan.steps:
             if isinstance(step, ProgramStep):
@@ -124,7 +127,7 @@ _NO_DRIVER: tuple[int, Any] = (-1, None)
 
 
 def _quietly(driver: Callable[..., list[Array]]) -> Callable[..., list[Array]]:
-    """The driver without NumPy's warnings of library calls on the host."""
+    """The driver with NumPy's warnings disabled, which host functions could cause."""
 
     def run(arrays: list[Any], device: Device) -> list[Array]:
         with np.errstate(all="ignore"):
@@ -134,7 +137,7 @@ def _quietly(driver: Callable[..., list[Array]]) -> Callable[..., list[Array]]:
 
 
 def _summary(plan: Plan) -> str:
-    """One row of text: the steps of a plan, and the source of the first and the last one."""
+    """One line of text: step names of a plan, and source lines of its first and last equation."""
     names = Counter(step.name for step in plan.steps)
     steps = ", ".join(f"{name} x{n}" if n > 1 else name for name, n in names.items())
     sources = [str(eqn.source) for eqn in plan.jaxpr.eqns if eqn.source is not None]

@@ -1,4 +1,4 @@
-"""The builds of the kernels of a plan's steps, for any process."""
+"""Lists the kernel builds of a plan's steps, for ``build_processes``."""
 
 from __future__ import annotations
 
@@ -15,11 +15,11 @@ from gpuflow.targets.cuda.runtime.driver.launch import launched_kernel
 def builds_of(
     steps: Iterable[Step], compute_capability: tuple[int, int]
 ) -> Iterator[TextBuild | GeneratedBuild]:
-    """The builds of steps, without nested programs: the longest, handwritten ones first.
+    """The builds of steps, without nested programs; first handwritten kernels, which take longest.
 
     Args:
-        steps: of a plan.
-        compute_capability: of the GPU.
+        steps: steps of a plan.
+        compute_capability: architecture of the GPU.
     """
     steps = list(steps)
     for step in steps:

@@ -1,8 +1,8 @@
-"""Times of a GPU program's steps, while the profiler records: events around each step.
+"""Profile the steps of a GPU program by timed events around each step.
 
-The host waits for the device before a program's first step and after its last one, and not between
-them. Collectives in a concurrent stream have a separate row. As in ``runtime/step_timer.py``, a
-driver that is printed while nothing records has no such lines.
+The host waits for the device before the first step and after the last one, not between steps.
+Collectives on a concurrent stream have separate rows. As in ``runtime/step_timer.py``, only
+drivers that are printed during a recording have these statements.
 """
 
 from __future__ import annotations
@@ -22,11 +22,11 @@ _Row = tuple[Step, dict[str, Any]]
 
 
 class Timeline:
-    """Times the steps of one driver.
+    """Times the steps of one driver, whose statements call it.
 
     Args:
-        device: that it runs on.
-        rows: the steps, with further data of each.
+        device: the device that runs them.
+        rows: the steps, each with details for the profile.
     """
 
     def __init__(self, device: GpuDevice, rows: list[_Row]) -> None:
@@ -37,21 +37,21 @@ class Timeline:
         self._started = 0
 
     def start(self) -> None:
-        """Start, before the first step."""
+        """Start the timeline before the first step."""
         self._device.synchronize()
         self._events.clear()
         self._origin, self._started = self._event(), clock()
 
     def begin(self) -> None:
-        """Begin a step."""
+        """Record an event before a step."""
         self._begun = self._event()
 
     def end(self, number: int) -> None:
-        """End a step."""
+        """Record an event after step ``number``."""
         self._events.append((number, self._begun, self._event()))
 
     def finish(self) -> None:
-        """Finish, after the last step: wait, and write the rows."""
+        """Finish after the last step: wait for the device and write the rows of the profile."""
         self._device.synchronize()
         recording = state.recording
         if recording is None:
@@ -67,12 +67,12 @@ class Timeline:
         self._write_side_work(recording, thread)
 
     def _write_side_work(self, recording: Recording, thread: int) -> None:
-        """Rows of concurrent work; unfinished work belongs to an enclosing program."""
+        """Write rows of concurrent work; an enclosing program writes what is unfinished."""
         api, unfinished = self._device.api, []
         pending, self._device.side_work = self._device.side_work, []
         for work in pending:
             if work.recording is not recording:
-                continue  # of a trace that has ended
+                continue  # its recording has ended
             if not api.is_done(work.mark):
                 unfinished.append(work)
                 continue
@@ -87,16 +87,16 @@ class Timeline:
 
 
 class GpuStepTimer:
-    """Prints code that times each step of a driver.
+    """Prints statements that time each step of a driver.
 
     Args:
         plan: the plan of the driver.
-        text: the driver's text.
-        work: the lines of its steps.
-        device: that it runs on.
+        text: the text of the driver.
+        work: receives the statements.
+        device: the device that runs them.
 
     Attributes:
-        active: whether a recording is under way.
+        active: whether the profiler records; if not, nothing is printed.
     """
 
     def __init__(self, plan: Plan, text: DriverText, work: Work, device: GpuDevice) -> None:
@@ -108,7 +108,7 @@ class GpuStepTimer:
             work.statement(f"{self._name}.start()")
 
     def begin(self, step: Any) -> None:
-        """Print the start of a step, and the end of the one before."""
+        """Print the end of the previous step, and the start of ``step``."""
         if not self.active:
             return
         self._end_step()

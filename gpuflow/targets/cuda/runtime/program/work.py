@@ -1,7 +1,7 @@
-"""Work of a program on its device, in order: launches, and Python functions between them.
+"""The statements of a driver that enqueue work, in order; consecutive launches are grouped.
 
-Consecutive launches are recorded together if that pays off; a library call, a copy or a loop driven
-by Python ends a recording.
+A group of launches becomes one ``RecordedLaunches`` if it is long enough. A statement that cannot
+be recorded, such as a library call, a copy, or a loop driven by Python, ends a group.
 """
 
 from __future__ import annotations
@@ -20,13 +20,21 @@ from gpuflow.targets.cuda.runtime.driver.graphs import (
 from gpuflow.targets.cuda.runtime.driver.launch import BoundLaunch
 from gpuflow.targets.cuda.runtime.driver.program_device import GpuDevice
 
-# A variable that holds an address, or None and the address.
+# An address as an argument: (variable that holds it, 0), or (None, fixed address).
 Argument = tuple[str | None, int]
 
 
 @record
 class _PrintedLaunch:
-    """One call: its arguments, and those that it writes, or fills without reading."""
+    """A launch that may be recorded.
+
+    Attributes:
+        run: the function to call.
+        arguments: its arguments.
+        statements: the statements that do the same.
+        writes: variables with addresses of arrays that it writes.
+        fills: those of ``writes`` that it writes completely and does not read.
+    """
 
     run: Callable[..., Any]
     arguments: tuple[Argument, ...]
@@ -44,8 +52,8 @@ class Work:
     """Collects the statements of a driver that enqueue work on the device.
 
     Args:
-        text: the driver's text.
-        device: that it runs on.
+        text: the text of the driver.
+        device: the device that runs the work.
         may_record: whether launches may be recorded.
     """
 
@@ -66,15 +74,15 @@ class Work:
         writes: Collection[str] = (),
         fills: Collection[str] = (),
     ) -> None:
-        """Add a call with addresses that only launches kernels.
+        """Add a call that only launches kernels and may be recorded.
 
         Args:
-            stem: of its name in the text.
-            run: the function to call.
-            arguments: its arguments.
-            comment: for readers of the text.
+            stem: start of its name in the text.
+            run: a ``BoundLaunch``, or a function of addresses and optionally a stream.
+            arguments: its arguments, which are addresses.
+            comment: comment in the text.
             writes: variables with addresses of its outputs.
-            fills: those of them that it writes completely, and does not read before.
+            fills: those of ``writes`` that it writes completely, without reading them before.
         """
         texts = [str(number) if name is None else name for name, number in arguments]
         if isinstance(run, BoundLaunch):
@@ -87,11 +95,11 @@ class Work:
         )
 
     def statements(self, names: Mapping[str, Any], counts: Mapping[str, int]) -> list[str]:
-        """All statements.
+        """All statements, with consecutive launches recorded if that pays off.
 
         Args:
-            names: globals of the driver besides the text's constants.
-            counts: sizes in bytes of the arrays at the variables with addresses.
+            names: globals of the driver, in addition to constants of its text.
+            counts: size in bytes of the array at each variable with an address.
         """
         result: list[str] = []
         waiting: list[_PrintedLaunch] = []
@@ -111,7 +119,7 @@ class Work:
         names: Mapping[str, Any],
         counts: Mapping[str, int],
     ) -> list[str]:
-        """Statements for consecutive launches."""
+        """The statements of a group of launches, or one call that records and replays it."""
         statements = [statement for launch in launches for statement in launch.statements]
         if not self._may_record or len(launches) < LEAST_LAUNCHES:
             return statements
@@ -131,7 +139,7 @@ class Work:
 
 
 def _buffer_use(name: str, launches: Sequence[_PrintedLaunch], count: int) -> BufferUse:
-    """The use of the memory of a variable by launches."""
+    """The use of the array at a variable by consecutive launches."""
     first = next(launch for launch in launches if name in launch.names)
     is_read = not any(name in launch.writes for launch in launches)
     return BufferUse(count, is_read, name in first.fills)
