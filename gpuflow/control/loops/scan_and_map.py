@@ -91,7 +91,7 @@ def scan(
 
     Raises:
         TypeError: if ``f`` does not return a pair, or the carry changes its type.
-        ValueError: if leading sizes differ, the length is unknown, or ``unroll`` is below 1.
+        ValueError: if leading sizes differ, the length is unknown, or ``unroll`` is negative.
 
     Example:
         >>> lax.scan(lambda total, x: (total + x, total), 0, jnp.array([1, 2, 3]))

@@ -267,7 +267,7 @@ class Links:
                     f"[{call.operation}] all ranks must reach {call}; got nothing from rank "
                     f"{', rank '.join(map(str, peers))} on rank {self.rank} for {self.timeout:g} "
                     "s. Fix: print the stack of that rank (gpuflow launch --watchdog), or set a "
-                    "longer limit with initialize(timeout=...)."
+                    "longer limit with initialize(collective_timeout=...)."
                 )
 
     def _lost(self, call: Call, peer: int) -> NoReturn:

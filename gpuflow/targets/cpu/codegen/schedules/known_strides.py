@@ -20,7 +20,6 @@ from gpuflow.compiler.schedules.schedule import Allocate, Schedule
 from gpuflow.kir.nodes import Kernel, Mode, Stride, arguments, remembered
 
 SMALLEST_KNOWN = 1 << 12  # points of a call that are worth one more kernel
-_READ = (Mode.IN, Mode.INDEX)
 _KNOWN = {n: stride for stride in Stride if (n := stride.number)}
 LONGEST_KNOWN = max(_KNOWN)  # for larger strides, LLVM does not use contiguous loads
 
