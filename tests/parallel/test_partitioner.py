@@ -117,6 +117,15 @@ def test_a_loop_that_begins_with_zeros_is_split_like_its_body():
     assert specialized(f, (5, 64, 4), specs=(P(None, "x"),)).times == {}
 
 
+def test_zeros_are_made_where_they_are_wanted():
+    def init(w, scale):
+        return w + 1, jnp.zeros((1024, 64)), jnp.broadcast_to(scale, (64, 1024))
+
+    outs = (P("x"), P("x"), P(None, "x"))
+    found = specialized(init, (1024, 64), (), specs=(P("x"), P()), outs=outs)
+    assert found.bytes_sent == 0 and found.peak_bytes < 5 * 1024 * 64 * 4 / 8
+
+
 def test_a_model_of_7_billion_parameters():
     """On 8 devices; perf/bench_mesh.py has the figures of 64."""
     found = bench_mesh.model(scanned=True, dim=0)

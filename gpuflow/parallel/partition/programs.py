@@ -249,7 +249,8 @@ class Partitioner:
         if rule.is_split:
             return self._distributed(eqn, operands)
         if not any(any(operand.dim_axes) for operand in operands):
-            return self._bound(eqn, [self.reshard(x, x.dim_axes) for x in operands])
+            values = [self.reshard(x, x.dim_axes) for x in operands]
+            return self._repeated(eqn, values, wanted) or self._bound(eqn, values)
         outs: list[Split] | None = None
         if rule.is_barrier:
             outs = self._barrier(eqn, operands)
@@ -268,6 +269,15 @@ class Partitioner:
     def _count(self, names: Sequence[Any]) -> int:
         """The number of shards over mesh axes."""
         return prod(self.memories.between[name] for name in names)
+
+    def _repeated(
+        self, eqn: Eqn, values: Sequence[Any], wanted: Sequence[DimAxes | None]
+    ) -> list[Split] | None:
+        """The shard of an array that repeats one element, such as zeros; None for other ops."""
+        is_layout = eqn.primitive.lower.view is not None
+        if not (is_layout and wanted and wanted[0] is not None and eqn.inputs[0].aval.size == 1):
+            return None
+        return self._applied(eqn, values, [wanted[0]])
 
     def _bound(self, eqn: Eqn, values: Sequence[Any]) -> list[Split]:
         """Bind an equation on unsharded values."""
