@@ -4,23 +4,20 @@ from __future__ import annotations
 
 import importlib
 import pickle
+import re
 import subprocess
 import sys
 import types
+from pathlib import Path
 
 import pytest
 
-from gpuflow.as_jax.surfaces import module_of, target_of
-from gpuflow.as_jax.table import TABLE, Names
+from gpuflow.as_jax import surfaces
+from gpuflow.as_jax.surfaces import REASONS, TABLE, module_of, target_of
 from gpuflow.base.dtypes import ExtendedDType
 
-MADE = sorted(name for name, row in TABLE.items() if isinstance(row, Names))
-REFUSED = [
-    (module, name, reason)
-    for module in MADE
-    for reason, names in TABLE[module].refused.items()
-    for name in names.split()
-]
+TEXT = (Path(surfaces.__file__).with_name("table.txt")).read_text(encoding="utf-8")
+MADE = [name for name, row in TABLE.items() if row.same is None]
 # Its objects are those of tensorstore, which tests do not need.
 NEEDS_A_PACKAGE = "TS_CONTEXT"
 
@@ -36,40 +33,44 @@ def run(code):
 def test_every_row_is_a_module_with_its_names(name):
     module = module_of(name)
     assert isinstance(module, types.ModuleType) and module.__doc__
-    if isinstance(TABLE[name], Names):
+    same = TABLE[name].same
+    if same is None:
         assert module.__name__ == name and module.__spec__.name == name
         missing = object()
         for one in dir(module):
             if one != NEEDS_A_PACKAGE:
                 assert getattr(module, one, missing) is not missing, one
     else:
-        row = TABLE[name]
-        assert module is (module_of(row) if row in TABLE else importlib.import_module(row))
+        assert module is (module_of(same) if same in TABLE else importlib.import_module(same))
 
 
-def test_rows_say_each_name_once_and_in_order():
-    for module in MADE:
-        row = TABLE[module]
-        for names in [*row.of.values(), *row.refused.values()]:
-            assert names.split() == sorted(names.split()), module
-        every = [
-            name for names in [*row.of.values(), *row.refused.values()] for name in names.split()
-        ]
-        new = [name.partition("=")[0] for name in every if name != "*"]
-        assert len(new) == len({*new}), module
+def test_the_table_has_each_name_once_and_in_order():
+    rows = re.findall(r"^(?!reason|#)(\S+)", TEXT, re.MULTILINE)
+    assert rows == sorted({*rows}) == list(TABLE)
+    text = TEXT.replace("\n        ", " ")
+    for line in re.findall(r"^    (?!#|removed)\S.*: (.*)", text, re.MULTILINE):
+        assert line.split() == sorted({*line.split()}), line
+    for module, row in TABLE.items():
+        assert not {*row.origins} & {*row.refused}, module
         parent = module.rpartition(".")[0]
         assert not parent or target_of(parent) is not None, module
+    assert {*REASONS} == {*re.findall(r"^    refused (\w+):", TEXT, re.MULTILINE)}
 
 
 def test_refused_names_say_why():
-    assert len(REFUSED) > 150
-    for module, name, reason in REFUSED:
-        refused = getattr(module_of(module), name)
-        assert refused is getattr(module_of(module), name) and refused.is_absent
-        assert not isinstance(3, refused) and (refused | None) is not None
-        assert refused.__module__ == module and refused.__name__ == name
+    refused = [
+        (module, name, TABLE[module].refused[name])
+        for module in MADE
+        for name in TABLE[module].refused
+    ]
+    assert len(refused) > 140
+    for module, name, reason in refused:
+        value = getattr(module_of(module), name)
+        assert value is getattr(module_of(module), name) and value.is_absent
+        assert not isinstance(3, value) and (value | None) is not None
+        assert value.__module__ == module and value.__name__ == name
         with pytest.raises(NotImplementedError) as error:
-            refused(1, two=2)
+            value(1, two=2)
         assert str(error.value) == f"[{module}.{name}] {reason}"
 
 

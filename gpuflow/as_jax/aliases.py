@@ -11,8 +11,7 @@ from types import ModuleType
 from typing import Any
 
 from gpuflow.as_jax import missing
-from gpuflow.as_jax.surfaces import module_of, target_of
-from gpuflow.as_jax.table import TABLE
+from gpuflow.as_jax.surfaces import TABLE, module_of, target_of
 
 
 class AliasFinder(MetaPathFinder):

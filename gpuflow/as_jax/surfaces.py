@@ -1,19 +1,72 @@
-"""Modules of JAX, made of the rows of ``table.py``."""
+"""Modules of JAX, made of the rows of ``table.txt``."""
 
 from __future__ import annotations
 
 import sys
 from collections.abc import Mapping
+from dataclasses import field
 from importlib import import_module
 from importlib.machinery import ModuleSpec
 from importlib.util import find_spec
+from pathlib import Path
 from types import FrameType, ModuleType
 from typing import Any, NoReturn
 
 from gpuflow.as_jax import missing
-from gpuflow.as_jax.table import TABLE, Names
 from gpuflow.base.records import record
 from gpuflow.base.removed import note_removed
+
+
+@record
+class Row:
+    """A row of the table.
+
+    Attributes:
+        same: the module that it is; None if it has the names below.
+        origins: by name, the module of an object, and its name there.
+        complete: modules of which it has all public names.
+        refused: the reasons of refused names.
+        removed: the replacements of names that JAX has removed.
+    """
+
+    same: str | None
+    origins: dict[str, tuple[str, str]] = field(default_factory=dict)
+    complete: list[str] = field(default_factory=list)
+    refused: dict[str, str] = field(default_factory=dict)
+    removed: dict[str, str] = field(default_factory=dict)
+
+
+def _read(text: str) -> tuple[dict[str, str], dict[str, Row]]:
+    """The reasons by their names, and the rows by modules of JAX."""
+    reasons: dict[str, str] = {}
+    rows: dict[str, Row] = {}
+    row = Row(None)
+    # Two steps of indentation: more names of the line before.
+    for entry in text.replace("\n        ", " ").splitlines():
+        key, _, names = entry.strip().partition(": ")
+        kind, _, last = key.partition(" ")
+        if kind in ("", "#"):
+            continue
+        if kind == "reason":
+            reasons[last] = names
+        elif entry[0] != " ":
+            row = rows[kind] = Row(last.removeprefix("= ") or None)
+        elif kind == "refused":
+            row.refused.update(dict.fromkeys(names.split(), reasons[last]))
+        elif kind == "removed":
+            row.removed[last] = names
+        elif names == "*":
+            row.complete.append(key)
+        else:
+            for new, _, old in (name.partition("=") for name in names.split()):
+                row.origins[new] = key, old or new
+    return reasons, rows
+
+
+REASONS: Mapping[str, str]
+TABLE: Mapping[str, Row]
+REASONS, TABLE = _read(Path(__file__).with_name("table.txt").read_text(encoding="utf-8"))
+_made: dict[str, TableModule] = {}
 
 
 def target_of(full: str) -> str | None:
@@ -23,12 +76,12 @@ def target_of(full: str) -> str | None:
         full: its name in JAX.
 
     Returns:
-        The name of a module of gpuflow, which need not exist, or of a row that is a ``Names``; None
-        if neither can be the module.
+        The name of a module of gpuflow, which need not exist, or of a row with names; None if
+        neither can be the module.
     """
     row = TABLE.get(full)
     if row is not None:
-        return full if isinstance(row, Names) else target_of(row) or row
+        return full if row.same is None else target_of(row.same) or row.same
     parent, _, last = full.rpartition(".")
     if parent == "jax":
         return f"gpuflow.{last}"
@@ -65,36 +118,37 @@ class TableModule(ModuleType):
     """
 
     def __init__(self, name: str) -> None:
-        row = TABLE[name]
-        assert isinstance(row, Names)
-        super().__init__(name, _docstring(name, row))
+        self._row = row = TABLE[name]
+        sources = sorted({*row.complete, *(module for module, _ in row.origins.values())})
+        origin = f" Its names are from {', '.join(sources)}." if sources else ""
+        reasons = "".join(f"\n\nRefused names: {reason}" for reason in {*row.refused.values()})
+        super().__init__(name, f"``{name}`` under gpuflow's alias.{origin}{reasons}")
         self.__path__: list[str] = []  # the finder knows its submodules by their names
         self.__spec__ = ModuleSpec(name, None, is_package=True)
-        self._row = _parsed(row)
 
     def __getattr__(self, name: str) -> Any:
-        row = self._row
+        removed = self._row.removed
         if name == "__all__":
-            return [one for one in dir(self) if one[0] != "_" and one not in row.removed]
-        if name in row.removed:
-            note_removed(f"{self.__name__}.{name}", row.removed[name])
+            return [one for one in dir(self) if one[0] != "_" and one not in removed]
+        if name in removed:
+            note_removed(f"{self.__name__}.{name}", removed[name])
         value = self._find(name, sys._getframe(1))
-        return value if name in row.removed else vars(self).setdefault(name, value)
+        return value if name in removed else vars(self).setdefault(name, value)
 
     def _find(self, name: str, frame: FrameType) -> Any:
         row, full = self._row, f"{self.__name__}.{name}"
         if full in TABLE:
             return module_of(full)
         if name in row.origins:
-            module, original = row.origins[name]
-            return getattr(_imported(module), original)
-        if name in row.reasons:
-            return _refused_class(self.__name__, name, row.reasons[name])
+            source, original = row.origins[name]
+            return getattr(_imported(source), original)
+        if name in row.refused:
+            return _refused_class(self.__name__, name, row.refused[name])
         is_special = name.startswith("__")
         own: AttributeError | None = None
-        for module in row.whole if is_special or name[0] != "_" else ():
+        for source in row.complete if is_special or name[0] != "_" else ():
             try:
-                return getattr(_imported(module), name)
+                return getattr(_imported(source), name)
             except AttributeError as error:
                 own = error
         submodule = None if name[0] == "_" else module_of(full)
@@ -110,58 +164,20 @@ class TableModule(ModuleType):
     def __dir__(self) -> list[str]:
         row, below = self._row, f"{self.__name__}."
         modules = [name.removeprefix(below) for name in TABLE if name.startswith(below)]
-        names = {*row.origins, *row.reasons, *(name for name in modules if "." not in name)}
-        return sorted(names.union(*(_public_names(_imported(module)) for module in row.whole)))
+        names = {*row.origins, *row.refused, *(name for name in modules if "." not in name)}
+        for source in map(_imported, row.complete):
+            names.update(getattr(source, "__all__", None) or _public(dir(source)))
+        return sorted(names)
 
 
-_made: dict[str, TableModule] = {}
-
-
-@record
-class _Parsed:
-    """A row by its names.
-
-    Attributes:
-        origins: the module of each name, and the name in it.
-        reasons: of each refused name.
-        whole: modules of which it has all public names.
-        removed: the replacements of removed names.
-    """
-
-    origins: dict[str, tuple[str, str]]
-    reasons: dict[str, str]
-    whole: list[str]
-    removed: Mapping[str, str]
-
-
-def _parsed(row: Names) -> _Parsed:
-    origins = {}
-    for module, names in row.of.items():
-        for name in names.split() if names != "*" else ():
-            new, _, old = name.partition("=")
-            origins[new] = module, old or new
-    reasons = {name: why for why, names in row.refused.items() for name in names.split()}
-    whole = [module for module, names in row.of.items() if names == "*"]
-    return _Parsed(origins, reasons, whole, row.removed)
-
-
-def _docstring(name: str, row: Names) -> str:
-    lines = [f"``{name}`` under gpuflow's alias (gpuflow.as_jax)."]
-    if row.of:
-        lines.append(f"Its names are those of {', '.join(row.of)}.")
-    lines += [f"Some are refused when they are used: {reason}" for reason in row.refused]
-    return "\n\n".join(lines)
+def _public(names: list[str]) -> list[str]:
+    return [name for name in names if name[0] != "_"]
 
 
 def _imported(name: str) -> ModuleType:
     """The module of a row in the table, or any other."""
     module = module_of(name) if name in TABLE else sys.modules.get(name)
     return import_module(name) if module is None else module
-
-
-def _public_names(module: ModuleType) -> list[str]:
-    names = getattr(module, "__all__", None)
-    return [name for name in dir(module) if name[0] != "_"] if names is None else names
 
 
 def _refused_class(module: str, name: str, reason: str) -> type:

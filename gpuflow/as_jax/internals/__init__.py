@@ -1,1 +1,1 @@
-"""Code of JAX's inner modules that gpuflow has under other names; ``..table`` has the rest."""
+"""Code of JAX's inner modules that gpuflow has under other names; as_jax/table.txt has the rest."""

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from typing import Any, NoReturn
 
-from gpuflow.as_jax.table import HIJAX_REFUSED
+from gpuflow.as_jax.surfaces import REASONS
 
 
 class HiType:
@@ -28,7 +28,7 @@ class HiPrimitive:
     def bind(self, *args: Any, **params: Any) -> NoReturn:
         """Raise NotImplementedError: there are no values of such types."""
         del args, params
-        raise NotImplementedError(f"[{self.name}] {HIJAX_REFUSED}")
+        raise NotImplementedError(f"[{self.name}] {REASONS['hijax']}")
 
 
 class aval_property(property):

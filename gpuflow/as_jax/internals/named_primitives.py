@@ -2,11 +2,10 @@
 
 from __future__ import annotations
 
-from gpuflow.as_jax.internals.primitives import Primitive
 from gpuflow.as_jax.internals.primitives import call_p as call_p
 from gpuflow.as_jax.internals.primitives import closed_call_p as closed_call_p
 from gpuflow.as_jax.internals.primitives import stop_gradient_p as stop_gradient_p
-from gpuflow.core.primitive import registry
+from gpuflow.core.primitive import Primitive, registry
 from gpuflow.lax.section_primitives import split_p as split_p
 from gpuflow.lax.section_primitives import stack_p as stack_p
 from gpuflow.lax.section_primitives import tile_p as tile_p
