@@ -13,7 +13,8 @@ from typing import Any
 
 from gpuflow import lax, random
 from gpuflow import numpy as jnp
-from gpuflow.api import programs
+from gpuflow.api.programs import ShapeDtypeStruct as _ShapeDtypeStruct
+from gpuflow.api.programs import eval_shape as _eval_shape
 from gpuflow.base.names import public_names, publish
 from gpuflow.nn import (
     elu,
@@ -360,11 +361,7 @@ def _output_shape(
     before, after = batch_axes
     sizes = [1 if axis == before else size for axis, size in enumerate(input_shape)]
     shapes = [tuple(sizes), *others]
-    result = list(
-        programs.eval_shape(
-            function, *(programs.ShapeDtypeStruct(s, jnp.float32) for s in shapes)
-        ).shape
-    )
+    result = list(_eval_shape(function, *(_ShapeDtypeStruct(s, jnp.float32) for s in shapes)).shape)
     result[after] = input_shape[before]
     return tuple(result)
 
