@@ -31,6 +31,7 @@ setup(
     package_data={
         "gpuflow": [
             "py.typed",
+            "as_jax/*.txt",
             "base/*.txt",
             "core/*.pyi",
             "explaining/page.*",

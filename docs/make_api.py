@@ -10,7 +10,6 @@ What is missing, and keywords that are not taken, are found by looking.
 
 from __future__ import annotations
 
-import importlib
 import inspect
 import json
 import re
@@ -24,7 +23,7 @@ from typing import Any
 from generated_file import write_or_check
 
 from gpuflow import Array
-from gpuflow.as_jax.aliases import target_of
+from gpuflow.as_jax.surfaces import module_of, target_of
 
 DOCS = Path(__file__).resolve().parent
 OUTPUT = DOCS / "api.md"
@@ -73,16 +72,13 @@ class Module:
     @property
     def ours(self) -> str:
         """Where its names are."""
-        return "gpuflow.Array" if self.name == "jax.Array" else target_of(self.name) or "gpuflow"
+        if self.name in ("jax", "jax.Array"):
+            return self.name.replace("jax", "gpuflow")
+        return target_of(self.name) or "gpuflow"
 
     def holder(self) -> Any:
         """Our module, or class; None if there is none."""
-        if self.name == "jax.Array":
-            return Array
-        try:
-            return importlib.import_module(self.ours)
-        except ModuleNotFoundError:
-            return None
+        return Array if self.name == "jax.Array" else module_of(self.name)
 
     def look_up(self, name: str) -> Any:
         """What stands under a name, or ``ABSENT``."""

@@ -17,11 +17,19 @@ import pytest
 
 import gpuflow as gf
 import gpuflow.numpy as jnp
-from gpuflow.as_jax.internals import api_util, core, hijax, pallas, tree_util
-from gpuflow.as_jax.internals.extend import core as extend_core
-from gpuflow.as_jax.internals.extend import linear_util
-from gpuflow.as_jax.internals.interpreters import batching, partial_eval
+from gpuflow.as_jax.internals import (
+    api_util,
+    batching,
+    core,
+    linear_util,
+    partial_eval,
+    tree_util,
+)
+from gpuflow.as_jax.surfaces import module_of
 from gpuflow.as_jax.versions import JAX_VERSION
+
+hijax, pallas = module_of("jax.experimental.hijax"), module_of("jax.experimental.pallas")
+extend_core = module_of("jax.extend.core")
 
 DATA = Path(__file__).parent / "data"
 STORED = json.loads((DATA / "library_losses.json").read_text())

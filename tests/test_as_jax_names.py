@@ -19,26 +19,31 @@ import gpuflow as gf
 import gpuflow.numpy as jnp
 from gpuflow import lax
 from gpuflow.as_jax.internals import (
+    ad,
     api_util,
-    colocated_python,
+    batching,
     config,
     core,
     dispatch,
     dtypes,
     effects,
+    mlir,
+    pxla,
     source_info_util,
     traceback_util,
-    util,
 )
-from gpuflow.as_jax.internals.extend import core as jex_core
-from gpuflow.as_jax.internals.extend import linear_util as lu
-from gpuflow.as_jax.internals.extend import random as jex_random
-from gpuflow.as_jax.internals.extend import source_info_util as siu
-from gpuflow.as_jax.internals.interpreters import ad, batching, mlir, pxla, xla
-from gpuflow.as_jax.internals.interpreters import partial_eval as pe
-from gpuflow.as_jax.internals.numpy.einsum import _einsum
+from gpuflow.as_jax.internals import linear_util as lu
+from gpuflow.as_jax.internals import partial_eval as pe
+from gpuflow.as_jax.internals import prng as jex_random
+from gpuflow.as_jax.internals.einsum import _einsum
+from gpuflow.as_jax.surfaces import module_of
 from gpuflow.experimental import multihost_utils
 from gpuflow.sharding import NamedSharding
+
+util = module_of("jax._src.util")
+colocated_python = module_of("jax.experimental.colocated_python")
+jex_core, siu = module_of("jax.extend.core"), module_of("jax.extend.source_info_util")
+xla = module_of("jax.interpreters.xla")
 
 # Those that public programs use of JAX 0.10.2, but for names with an underscore.
 NAMES = (Path(__file__).parent / "data" / "jax_public_names.txt").read_text().split()

@@ -10,8 +10,11 @@ import pytest
 
 import gpuflow as gf
 import gpuflow.numpy as jnp
-from gpuflow.as_jax.internals.array_serialization import serialization, tensorstore_impl
+from gpuflow.as_jax.internals import tensorstore_impl
+from gpuflow.as_jax.surfaces import module_of
 from gpuflow.sharding import NamedSharding, SingleDeviceSharding
+
+serialization = module_of("jax.experimental.array_serialization.serialization")
 
 needs_tensorstore = pytest.mark.jax_libraries("tensorstore")
 

@@ -9,7 +9,7 @@ from __future__ import annotations
 import sys
 from collections.abc import Iterator
 
-from gpuflow.as_jax.aliases import AliasFinder, JaxModule
+from gpuflow.as_jax.aliases import AliasFinder
 from gpuflow.as_jax.versions import JAX_VERSION, VersionFinder
 from gpuflow.base.config import config
 from gpuflow.base.removed import watch
@@ -33,7 +33,7 @@ def install() -> None:
         ValueError: if one of those variables cannot be read.
         RuntimeError: if JAX itself is already imported: its modules would mix with gpuflow's.
     """
-    if isinstance(sys.modules.get("jax"), JaxModule):
+    if _alias in sys.meta_path:
         return
     imported = sorted(name for name in sys.modules if name.partition(".")[0] in ("jax", "jaxlib"))
     if imported:

@@ -46,9 +46,7 @@ class _Message:
 
     def __str__(self) -> str:
         module, _, name = self.full.rpartition(".")
-        segments = self.full.split(".")
-        underscored = any(segment.startswith("_") for segment in segments)
-        private = underscored or self.full.startswith(_PRIVATE)
+        private = is_private(self.full)
         kind = ", a name private to JAX, which may change with any version of it" if private else ""
         close = difflib.get_close_matches(name, self.names, 3, 0.77)
         if close:
@@ -77,6 +75,12 @@ def _requester() -> str:
             return f"{name} of {name.partition('.')[0]}" if "." in name else name or "a program"
         frame = frame.f_back
     return "a program"
+
+
+def is_private(full: str) -> bool:
+    """Whether JAX makes no promise about a name."""
+    underscored = any(segment.startswith("_") for segment in full.split("."))
+    return underscored or full.startswith(_PRIVATE)
 
 
 def is_import() -> bool:

@@ -9,9 +9,10 @@ from importlib.metadata import Distribution, DistributionFinder
 JAX_VERSION = "0.10.2"
 JAX_VERSION_INFO = tuple(int(component) for component in JAX_VERSION.split("."))
 
-# The names that this module has as jax.version and as jaxlib.
+# The names that this module has as jax.version, jax.lib and jaxlib.
 __version__ = JAX_VERSION
 __version_info__ = JAX_VERSION_INFO
+jaxlib_extension_version = 0  # there are no extension modules, of which later ones have more
 
 
 class _AliasDistribution(Distribution):

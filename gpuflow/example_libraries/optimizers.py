@@ -9,44 +9,251 @@ absolute value, so that each element has one real scale.
 from __future__ import annotations
 
 import functools
+import typing
 from collections.abc import Callable
 from typing import Any
 
 from gpuflow import numpy as jnp
+from gpuflow import tree_util
+from gpuflow.base import errors
 from gpuflow.base import tree as base_tree
 from gpuflow.base.names import public_names, publish
 from gpuflow.base.util import safe_zip
-from gpuflow.example_libraries.optimizer_states import InitFn as InitFn
-from gpuflow.example_libraries.optimizer_states import JoinPoint as JoinPoint
-from gpuflow.example_libraries.optimizer_states import Optimizer as Optimizer
-from gpuflow.example_libraries.optimizer_states import OptimizerState as OptimizerState
-from gpuflow.example_libraries.optimizer_states import Params as Params
-from gpuflow.example_libraries.optimizer_states import ParamsFn as ParamsFn
-from gpuflow.example_libraries.optimizer_states import State as State
-from gpuflow.example_libraries.optimizer_states import Step as Step
-from gpuflow.example_libraries.optimizer_states import UpdateFn as UpdateFn
-from gpuflow.example_libraries.optimizer_states import Updates as Updates
-from gpuflow.example_libraries.optimizer_states import optimizer as optimizer
-from gpuflow.example_libraries.optimizer_states import pack_optimizer_state as pack_optimizer_state
-from gpuflow.example_libraries.optimizer_states import (
-    unpack_optimizer_state as unpack_optimizer_state,
-)
-from gpuflow.example_libraries.schedules import Schedule as Schedule
-from gpuflow.example_libraries.schedules import constant as constant
-from gpuflow.example_libraries.schedules import exponential_decay as exponential_decay
-from gpuflow.example_libraries.schedules import inverse_time_decay as inverse_time_decay
-from gpuflow.example_libraries.schedules import make_schedule as make_schedule
-from gpuflow.example_libraries.schedules import piecewise_constant as piecewise_constant
-from gpuflow.example_libraries.schedules import polynomial_decay as polynomial_decay
+from gpuflow.core import aval
 
 zip = safe_zip
 
 Array = Any
+Params = Any
+State = Any
+Updates = Any
+Step = int
+Schedule = Callable[[Any], Any]
 
 
 def map(f: Callable[..., Any], *sequences: Any) -> list[Any]:
     """Apply ``f`` to the items of sequences of equal length."""
     return [f(*items) for items in safe_zip(*sequences)]
+
+
+# --- states of trees of parameters ---------------------------------------------------------
+
+
+class OptimizerState(typing.NamedTuple):
+    """The state of an optimizer: the states of all parameters, and their structure.
+
+    Attributes:
+        packed_state: the leaves of the state of each parameter.
+        tree_def: the structure of the parameters.
+        subtree_defs: the structure of the state of each parameter.
+    """
+
+    packed_state: Any
+    tree_def: Any
+    subtree_defs: Any
+
+
+tree_util.register_pytree_node(
+    OptimizerState,
+    lambda state: ((state.packed_state,), (state.tree_def, state.subtree_defs)),
+    lambda data, children: OptimizerState(children[0], *data),
+)
+
+InitFn = Callable[[Params], OptimizerState]
+UpdateFn = Callable[[Step, Updates, OptimizerState], OptimizerState]
+ParamsFn = Callable[[OptimizerState], Params]
+
+
+class Optimizer(typing.NamedTuple):
+    """Three functions: initialize the state, update it, and get the parameters."""
+
+    init_fn: InitFn
+    update_fn: UpdateFn
+    params_fn: ParamsFn
+
+
+def optimizer(opt_maker: Callable[..., tuple[Any, Any, Any]]) -> Callable[..., Optimizer]:
+    """Decorator: convert an optimizer of one array to one of pytrees of arrays.
+
+    Args:
+        opt_maker: a function that returns ``(init, update, get_params)``. ``init(x)`` returns the
+            state for one array, ``update(step, gradient, state)`` the next state, and
+            ``get_params(state)`` the array.
+
+    Raises:
+        TypeError: at a step, if gradients or states differ in structure from the parameters.
+    """
+
+    @functools.wraps(opt_maker)
+    def tree_opt_maker(*args: Any, **kwargs: Any) -> Optimizer:
+        init, update, get_params = opt_maker(*args, **kwargs)
+
+        def init_fn(params: Params) -> OptimizerState:
+            leaves, tree_def = base_tree.flatten(params)
+            return _packed([init(leaf) for leaf in leaves], tree_def)
+
+        def update_fn(step: Step, grads: Updates, opt_state: OptimizerState) -> OptimizerState:
+            gradients, grads_def = base_tree.flatten(grads)
+            errors.check(
+                grads_def == opt_state.tree_def,
+                lambda: (
+                    "[optimizer] gradients must have the structure of the parameters; got "
+                    f"{grads_def} for {opt_state.tree_def}. Fix: pass the gradients of "
+                    "get_params(state)."
+                ),
+                TypeError,
+            )
+            states = _states(opt_state)
+            new = [update(step, g, state) for g, state in safe_zip(gradients, states)]
+            packed = _packed(new, opt_state.tree_def)
+            for before, after in safe_zip(opt_state.subtree_defs, packed.subtree_defs):
+                errors.check(
+                    before == after,
+                    lambda before=before, after=after: (
+                        "[optimizer] update must keep the structure of the state of a parameter; "
+                        f"got {after} after {before}. Fix: return the structure that init returns."
+                    ),
+                    TypeError,
+                )
+            return packed
+
+        def params_fn(opt_state: OptimizerState) -> Params:
+            values = [get_params(state) for state in _states(opt_state)]
+            return base_tree.unflatten(opt_state.tree_def, values)
+
+        return Optimizer(init_fn, update_fn, params_fn)
+
+    return tree_opt_maker
+
+
+def _states(opt_state: OptimizerState) -> list[Any]:
+    pairs = safe_zip(opt_state.subtree_defs, opt_state.packed_state)
+    return [base_tree.unflatten(treedef, leaves) for treedef, leaves in pairs]
+
+
+def _packed(states: list[Any], tree_def: Any) -> OptimizerState:
+    flat = [base_tree.flatten(state) for state in states]
+    return OptimizerState(
+        tuple(tuple(leaves) for leaves, _ in flat), tree_def, tuple(treedef for _, treedef in flat)
+    )
+
+
+class JoinPoint:
+    """Marks the root of a parameter's state in an unpacked state; not a pytree."""
+
+    def __init__(self, subtree: Any) -> None:
+        self.subtree = subtree
+
+    def __iter__(self) -> Any:
+        """One item: the state."""
+        yield self.subtree
+
+
+def unpack_optimizer_state(opt_state: OptimizerState) -> Any:
+    """Return the tree of parameters with a JoinPoint of the state for each, for pickling."""
+    marked = [JoinPoint(state) for state in _states(opt_state)]
+    return base_tree.unflatten(opt_state.tree_def, marked)
+
+
+def pack_optimizer_state(marked_pytree: Any) -> OptimizerState:
+    """Pack the result of ``unpack_optimizer_state`` into an optimizer state.
+
+    Raises:
+        TypeError: if a leaf is not a JoinPoint.
+    """
+    sentinels, tree_def = base_tree.flatten(marked_pytree)
+    for sentinel in sentinels:
+        errors.check(
+            isinstance(sentinel, JoinPoint),
+            lambda sentinel=sentinel: (
+                f"[pack_optimizer_state] leaves must be JoinPoints; got {type(sentinel).__name__}. "
+                "Fix: pass the result of unpack_optimizer_state."
+            ),
+            TypeError,
+        )
+    return _packed([sentinel.subtree for sentinel in sentinels], tree_def)
+
+
+# --- step sizes by the ordinal of the step -------------------------------------------------
+
+
+def make_schedule(scalar_or_schedule: float | Schedule) -> Schedule:
+    """Return a schedule unchanged, or a constant schedule for a scalar.
+
+    Raises:
+        TypeError: if it is neither.
+    """
+    if callable(scalar_or_schedule):
+        return scalar_or_schedule
+    errors.check(
+        aval.is_value(scalar_or_schedule) and jnp.ndim(scalar_or_schedule) == 0,
+        lambda: (
+            "[make_schedule] a step size must be a scalar or a function of the step's number; got "
+            f"{type(scalar_or_schedule).__name__}. Fix: 1e-3, or optimizers.constant(1e-3)."
+        ),
+        TypeError,
+    )
+    return constant(scalar_or_schedule)
+
+
+def constant(step_size: Any) -> Schedule:
+    """Return a schedule that is always ``step_size``."""
+    return lambda i: step_size
+
+
+def exponential_decay(step_size: Any, decay_steps: Any, decay_rate: Any) -> Schedule:
+    """Return the schedule ``step_size * decay_rate ** (i / decay_steps)``."""
+    return lambda i: step_size * decay_rate ** (i / decay_steps)
+
+
+def inverse_time_decay(
+    step_size: Any, decay_steps: Any, decay_rate: Any, staircase: bool = False
+) -> Schedule:
+    """Return the schedule ``step_size / (1 + decay_rate * i / decay_steps)``.
+
+    Args:
+        step_size: step size at step 0.
+        decay_steps: number of steps per unit of time.
+        decay_rate: rate of decay.
+        staircase: whether time is rounded down to an integer.
+    """
+
+    def schedule(i: Any) -> Any:
+        time = jnp.floor(i / decay_steps) if staircase else i / decay_steps
+        return step_size / (1 + decay_rate * time)
+
+    return schedule
+
+
+def polynomial_decay(
+    step_size: Any, decay_steps: Any, final_step_size: Any, power: float = 1.0
+) -> Schedule:
+    """Return a polynomial schedule from ``step_size`` to ``final_step_size``, then constant."""
+
+    def schedule(i: Any) -> Any:
+        remaining = 1 - jnp.minimum(i, decay_steps) / decay_steps
+        return remaining**power * (step_size - final_step_size) + final_step_size
+
+    return schedule
+
+
+def piecewise_constant(boundaries: Any, values: Any) -> Schedule:
+    """Return a schedule that is ``values[k]`` after the k-th boundary.
+
+    Raises:
+        ValueError: if the number of values is not the number of boundaries plus one.
+    """
+    edges, levels = jnp.array(boundaries), jnp.array(values)
+    errors.check(
+        edges.ndim == levels.ndim == 1 and len(edges) == len(levels) - 1,
+        lambda: (
+            "[piecewise_constant] boundaries and values must be sequences, with one value more; "
+            f"got shapes {edges.shape} and {levels.shape}. Fix: "
+            "piecewise_constant([100], [1e-2, 1e-3])."
+        ),
+        ValueError,
+    )
+    return lambda i: levels[jnp.sum(i > edges)]
 
 
 # --- optimizers ----------------------------------------------------------------------------

@@ -25,5 +25,5 @@ class State:
 
 def __getattr__(name: str) -> State:
     if name.startswith("_") or f"jax_{name}" not in config.names():
-        raise AttributeError(f"[jax._src.config] the name must be a setting; got {name!r}.")
+        raise AttributeError(name)  # missing.explain replaces it
     return State(name)

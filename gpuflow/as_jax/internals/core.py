@@ -22,7 +22,7 @@ from gpuflow.base import dtypes
 from gpuflow.base.config import config
 from gpuflow.base.errors import ConcretizationTypeError
 from gpuflow.base.errors import InconclusiveDimensionOperation as InconclusiveDimensionOperation
-from gpuflow.base.names import public_names, publish
+from gpuflow.base.names import public_names
 from gpuflow.base.util import safe_zip as safe_zip
 from gpuflow.core import aval as core_aval
 from gpuflow.core.jaxpr import Atom as Atom
@@ -341,4 +341,5 @@ def trace_state_clean() -> bool:
     return thread_state.trace.parent is None
 
 
-publish(globals(), "jax.core", public_names(globals()))
+def __dir__() -> list[str]:
+    return public_names(globals())

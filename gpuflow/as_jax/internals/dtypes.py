@@ -1,14 +1,10 @@
-"""``jax._src.dtypes``: jax.dtypes, and internal names that libraries import."""
+"""``jax._src.dtypes``: facts about dtypes."""
 
 from typing import Any
 
 import numpy as np
 
-from gpuflow.base.dtypes import ExtendedDType as ExtendedDType
-from gpuflow.dtypes import *  # noqa: F403
 from gpuflow.dtypes import issubdtype
-
-DType = Any
 
 
 def supports_inf(dtype: Any) -> bool:

@@ -1,10 +1,9 @@
-"""``jax._src.sharding_impls``: shardings, and the mark of one that is not given."""
+"""``jax._src.sharding_impls``: the mark of a sharding that is not given."""
 
 from typing import Any
 
 from gpuflow.base.config import config
-from gpuflow.core.sharding import in_force
-from gpuflow.sharding import *  # noqa: F403
+from gpuflow.core.sharding import NamedSharding, in_force
 
 
 class UnspecifiedValue:
@@ -19,7 +18,7 @@ UNSPECIFIED = UnspecifiedValue()
 
 def canonicalize_sharding(
     sharding: Any, api_name: str, check_mesh_consistency: bool = True
-) -> NamedSharding | None:  # noqa: F405
+) -> NamedSharding | None:
     """A sharding on the mesh in force; None for that of a type, which requests no devices."""
     del api_name, check_mesh_consistency
     sharding = in_force(sharding, config.mesh)

@@ -1,10 +1,9 @@
-"""``jax._src.source_info_util``: jax.extend.source_info_util, and the frame of a line."""
+"""``jax._src.source_info_util``: the frame of a line."""
 
 from __future__ import annotations
 
 from typing import NamedTuple
 
-from gpuflow.as_jax.internals.extend.source_info_util import *  # noqa: F403
 from gpuflow.base.util import SourceLocation
 
 

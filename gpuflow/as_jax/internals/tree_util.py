@@ -1,4 +1,4 @@
-"""``jax._src.tree_util``: jax.tree_util, and the registry of node classes."""
+"""``jax._src.tree_util``: the registry of node classes."""
 
 from __future__ import annotations
 
@@ -7,7 +7,6 @@ from typing import Any
 
 from gpuflow.base import tree
 from gpuflow.base.records import record
-from gpuflow.tree_util import *  # noqa: F403
 
 
 @record

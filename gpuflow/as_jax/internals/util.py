@@ -1,16 +1,11 @@
-"""``jax._src.util``: functions of sequences."""
+"""``jax._src.util``: functions of sequences and integers."""
 
 from __future__ import annotations
 
-import functools
 from collections.abc import Iterable
 from typing import Any
 
-from gpuflow.as_jax.internals.api_util import safe_map as safe_map
-from gpuflow.base.arguments import canonicalize_axis as _canonicalize_axis
-from gpuflow.base.util import safe_zip as safe_zip
-
-wraps = functools.wraps
+from gpuflow.base import arguments
 
 
 def unzip2(pairs: Iterable[tuple[Any, Any]]) -> tuple[tuple[Any, ...], tuple[Any, ...]]:
@@ -21,4 +16,14 @@ def unzip2(pairs: Iterable[tuple[Any, Any]]) -> tuple[tuple[Any, ...], tuple[Any
 
 def canonicalize_axis(axis: int, num_dims: int) -> int:
     """An axis counted from the front."""
-    return _canonicalize_axis(axis, num_dims, "canonicalize_axis")
+    return arguments.canonicalize_axis(axis, num_dims, "canonicalize_axis")
+
+
+def cdiv(a: int, b: int) -> int:
+    """``a / b``, rounded up."""
+    return (a + b - 1) // b
+
+
+def next_power_of_2(x: int) -> int:
+    """The least power of two that is not less than ``x``."""
+    return 1 << max(0, x - 1).bit_length()

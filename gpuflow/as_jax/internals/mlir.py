@@ -7,7 +7,6 @@ from typing import Any
 
 from gpuflow.as_jax.internals.primitives import LoweringRuleContext as LoweringRuleContext
 from gpuflow.as_jax.internals.primitives import Primitive, lowerings
-from gpuflow.base.names import missing_name, public_names
 from gpuflow.callbacks import pure_callback
 from gpuflow.control.stages import struct_of
 from gpuflow.core.jaxpr import ClosedJaxpr, Jaxpr
@@ -90,6 +89,3 @@ def emit_python_callback(
     structs = [struct_of(aval) for aval in result_avals]
     outs = pure_callback(lambda *args: tuple(callback(*args)), tuple(structs), *operands)
     return list(outs), token, None
-
-
-__getattr__ = missing_name(__name__, "jax.interpreters.mlir", public_names(globals()))

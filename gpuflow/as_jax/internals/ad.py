@@ -10,7 +10,6 @@ from gpuflow.as_jax.internals.linear_util import WrappedFun
 from gpuflow.as_jax.internals.primitives import Primitive
 from gpuflow.as_jax.internals.primitives import primitive_jvps as primitive_jvps
 from gpuflow.as_jax.internals.primitives import primitive_transposes as primitive_transposes
-from gpuflow.base.names import missing_name, public_names
 from gpuflow.base.util import safe_zip
 from gpuflow.core.aval import aval_of
 from gpuflow.core.rules import UndefinedPrimal as UndefinedPrimal
@@ -199,6 +198,3 @@ def linearize(
 
     outs, jaxpr, consts, nonzeros = linearize_flat(call, list(primals), None, False)
     return outs, [not flag for flag in nonzeros], jaxpr, consts, *aux
-
-
-__getattr__ = missing_name(__name__, "jax.interpreters.ad", public_names(globals()))

@@ -12,7 +12,7 @@ from typing import Any
 
 import numpy as np
 
-from gpuflow.as_jax.internals.colocated_python import serialization as serialization
+from gpuflow.as_jax.internals import xla_bridge
 from gpuflow.base import tree
 from gpuflow.core.mesh import Mesh
 from gpuflow.runtime.array import Array
@@ -104,3 +104,8 @@ def colocated_python(fun: Callable[..., Any]) -> ColocatedFunction:
 def colocated_python_class(cls: type) -> type:
     """A class whose instances live on the hosts of devices: in this process."""
     return cls
+
+
+def _get_cpu_device_map() -> dict[int, Device]:
+    """The CPU devices by number."""
+    return {device.id: device for device in xla_bridge.get_backend("cpu").devices()}

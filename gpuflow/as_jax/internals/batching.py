@@ -8,7 +8,6 @@ from typing import Any, NoReturn
 from gpuflow.as_jax.internals.primitives import Primitive, fancy_primitive_batchers
 from gpuflow.as_jax.internals.primitives import axis_primitive_batchers as axis_primitive_batchers
 from gpuflow.as_jax.internals.primitives import primitive_batchers as primitive_batchers
-from gpuflow.base.names import missing_name, public_names
 from gpuflow.base.util import safe_zip
 from gpuflow.control.mapped_axes import register_axes
 from gpuflow.core.rules import AxisData as AxisData
@@ -85,6 +84,3 @@ def defbroadcasting(primitive: Primitive) -> None:
         return primitive.bind(*aligned, **params), 0
 
     fancy_primitive_batchers[primitive] = batch
-
-
-__getattr__ = missing_name(__name__, "jax.interpreters.batching", public_names(globals()))

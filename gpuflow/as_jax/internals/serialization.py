@@ -10,25 +10,7 @@ import threading
 from collections.abc import Callable, Sequence
 from typing import Any
 
-from gpuflow.as_jax.internals.array_serialization import tensorstore_impl
-from gpuflow.as_jax.internals.array_serialization.tensorstore_impl import (
-    _DEFAULT_BASE_DRIVER as _DEFAULT_DRIVER,  # noqa: F401
-)
-from gpuflow.as_jax.internals.array_serialization.tensorstore_impl import (
-    _LimitInFlightBytes as _LimitInFlightBytes,
-)
-from gpuflow.as_jax.internals.array_serialization.tensorstore_impl import (
-    async_deserialize as async_deserialize,
-)
-from gpuflow.as_jax.internals.array_serialization.tensorstore_impl import (
-    async_serialize as async_serialize,
-)
-from gpuflow.as_jax.internals.array_serialization.tensorstore_impl import (
-    run_deserialization as run_deserialization,
-)
-from gpuflow.as_jax.internals.array_serialization.tensorstore_impl import (
-    run_serialization as run_serialization,
-)
+from gpuflow.as_jax.internals import tensorstore_impl
 from gpuflow.base import tree
 from gpuflow.experimental.multihost_utils import sync_global_devices
 from gpuflow.runtime.device import process
@@ -38,12 +20,6 @@ get_tensorstore_spec = functools.partial(
     tensorstore_impl.get_tensorstore_spec, driver="zarr", ocdbt=False
 )
 _get_metadata = functools.partial(tensorstore_impl._get_tensorstore_metadata, driver="zarr")
-
-
-def __getattr__(name: str) -> Any:
-    if name == "TS_CONTEXT":
-        return tensorstore_impl._TS_CONTEXT
-    raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
 
 
 class BarrierTimeoutError(Exception):
@@ -173,7 +149,9 @@ class GlobalAsyncCheckpointManager(AsyncManager, GlobalAsyncCheckpointManagerBas
 
         async def run() -> None:
             writes = [
-                async_serialize(array, spec, commit_future=futures, transaction=transaction)
+                tensorstore_impl.async_serialize(
+                    array, spec, commit_future=futures, transaction=transaction
+                )
                 for array, spec in zip(leaves, specs, strict=True)
             ]
             await asyncio.gather(*writes)
@@ -216,7 +194,7 @@ class GlobalAsyncCheckpointManager(AsyncManager, GlobalAsyncCheckpointManagerBas
             ImportError: if tensorstore is not installed.
         """
         self.wait_until_finished()
-        return run_deserialization(
+        return tensorstore_impl.run_deserialization(
             shardings, tensorstore_specs, global_shapes, dtypes, concurrent_gb
         )
 

@@ -1,1 +1,0 @@
-"""``jax.experimental.colocated_python.func``: there is nothing in it."""

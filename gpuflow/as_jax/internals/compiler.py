@@ -1,1 +1,0 @@
-"""jax._src.compiler, which libraries patch to forbid compiling. Nothing here calls it."""

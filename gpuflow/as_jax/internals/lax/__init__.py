@@ -1,1 +1,0 @@
-"""``jax._src.lax``: the modules of jax.lax that libraries import."""

@@ -1,1 +1,0 @@
-"""``jax._src.nn``: the modules of jax.nn that libraries import."""

@@ -1,3 +1,0 @@
-"""``jax._src.nn.functions``, which is ``jax.nn``."""
-
-from gpuflow.nn import *  # noqa: F403

@@ -1,1 +1,0 @@
-"""``jax._src.numpy``: the modules of jax.numpy that libraries import."""

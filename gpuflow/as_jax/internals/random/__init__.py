@@ -1,3 +1,0 @@
-"""``jax._src.random``, which is ``jax.random``."""
-
-from gpuflow.random import *  # noqa: F403

@@ -1,1 +1,0 @@
-"""``jax._src.scipy``: the modules of jax.scipy that libraries import."""
