@@ -26,7 +26,7 @@ _COMPARE: dict[str, Callable[[Array, Array], Array]] = {
     "hs": np.greater_equal,
 }
 # Comparisons that hold for NaN are the opposites of ordered ones.
-_UNORDERED = {"equ": "ne", "neu": "eq", "ltu": "ge", "leu": "gt", "gtu": "le", "geu": "lt"}
+_UNORDERED = {"ltu": "ge", "leu": "gt", "gtu": "le", "geu": "lt"}
 _LOGIC: dict[str, Callable[[Array, Array], Array]] = {
     "and": np.logical_and,
     "or": np.logical_or,
@@ -36,7 +36,7 @@ _LOGIC: dict[str, Callable[[Array, Array], Array]] = {
 
 def _comparison(site: Site, dtype: np.dtype) -> Callable[[Array, Array], Array]:
     """The predicate that the instruction names."""
-    how = site.one_of((*_COMPARE, *_UNORDERED, "num", "nan"))
+    how = site.one_of((*_COMPARE, *_UNORDERED, "equ", "neu", "num", "nan"))
     floats = is_float(dtype)
     if how in ("num", "nan"):
         is_nan = how == "nan"
@@ -44,10 +44,10 @@ def _comparison(site: Site, dtype: np.dtype) -> Callable[[Array, Array], Array]:
     if how in _UNORDERED:
         opposite = _COMPARE[_UNORDERED[how]]
         function: Any = lambda x, y: ~opposite(x, y)  # noqa: E731
-        if how == "equ":
-            function = lambda x, y: np.equal(x, y) | np.isnan(x) | np.isnan(y)  # noqa: E731
-        elif how == "neu":
-            function = np.not_equal
+    elif how == "equ":
+        function = lambda x, y: np.equal(x, y) | np.isnan(x) | np.isnan(y)  # noqa: E731
+    elif how == "neu":
+        function = np.not_equal
     elif how == "ne" and floats:
         function = lambda x, y: (x < y) | (x > y)  # noqa: E731
     elif how in _COMPARE:
@@ -136,6 +136,8 @@ def _set(site: Site) -> Step:
         return np.where(holds, true, result.type(0)).astype(result)
 
     if name in PACKED:
+        if logic is not None:
+            site.refuse("must not combine a packed comparison with a predicate")
         return compute(site, packed(function, element, target), [TYPES[name]] * 2, target)
     types = [element, element] + ([BOOL] if logic is not None else [])
     return compute(site, function, types, target)

@@ -1,5 +1,10 @@
 """Regions: groups of equations while they grow, with the data that fusion decides by.
 
+``fuse.py`` grows groups by tentative unions: ``MergedRegion(a, b)`` raises or summarizes the union,
+``kinds.form_of`` decides whether one kernel can compute it, and ``commit`` merges. After that only
+the result may be used. An outline must equal the one that is rebuilt from the members of its
+region, see tests/compiler/test_regions.py.
+
 Merging two regions costs as much as the smaller one: only its equations are visited, for reads that
 cross between the regions. All other data is in outlines, which name axes instead of equations, and
 so stay short however large a region gets. Merging n equations into one region takes O(n log n).

@@ -21,7 +21,7 @@ from gpuflow.kir.scalar import (
     dtype_kind,
 )
 
-MOST_STATEMENTS = 4000  # including those of failed attempts; long texts compile slowly
+MOST_VALUES = 4000  # including those of failed attempts; long texts compile slowly
 
 _NEUTRAL = {("add", 0), ("sub", 0), ("mul", 1), ("or", 0), ("xor", 0)}  # right identities
 _SWAPPED = {"add", "mul", "or", "xor"}  # commutative functions
@@ -33,7 +33,7 @@ class FoldingBuilder(Builder):
     Indices of small arrays are static, so most address computations fold.
 
     Raises:
-        NotLanesError: if the code has more than MOST_STATEMENTS statements.
+        NotLanesError: if the code defines more than MOST_VALUES values.
     """
 
     def __init__(self, operands: Any) -> None:
@@ -41,8 +41,8 @@ class FoldingBuilder(Builder):
         self._static: dict[Value, int] = {}
 
     def _fresh(self, dtypes: Sequence[str]) -> tuple[Value, ...]:
-        if self._next > MOST_STATEMENTS:
-            raise NotLanesError(f"it takes more than {MOST_STATEMENTS} statements")
+        if self._next > MOST_VALUES:
+            raise NotLanesError(f"it takes more than {MOST_VALUES} statements")
         return super()._fresh(dtypes)
 
     def static_value(self, value: Value) -> int | None:

@@ -1,4 +1,4 @@
-"""Products of the other factors of each index: the derivative of products with repeated indices.
+"""Exclusive products by segment: the derivative of products with repeated indices.
 
 Factors are sorted by their indices; the products of other factors with the same index are then
 prefixes and suffixes within a segment. There is no division, so zeros are not special.
@@ -26,7 +26,10 @@ from gpuflow.ops.zeros import full
 
 
 def products_of_others(indices: Any, factors: Any) -> Any:
-    """For each of the vector ``factors``, the product of the others with the same index."""
+    """For each of the vector ``factors``, the product of the others with the same index.
+
+    Indices must not be negative: -1 marks the start of a vector.
+    """
     count = aval_of(factors).shape[0]
     if count == 0:
         return factors

@@ -89,6 +89,8 @@ def widen_by_bits(code: IRValue, float_format: Format) -> IRValue:
     """Convert a bit pattern (uint32) of ``float_format`` to float32.
 
     Its bits are shifted to float32's exponent and mantissa; a power of two then corrects the bias.
+    ``shifted`` is a float32 subnormal where ``code`` is one, so neither the compiler nor the thread
+    may flush subnormals to zero.
     """
     magnitude = code & ((1 << float_format.sign) - 1)
     shifted = magnitude << (_FLOAT32_MANTISSA - float_format.mantissa)

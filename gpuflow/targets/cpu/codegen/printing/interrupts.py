@@ -30,7 +30,7 @@ if TYPE_CHECKING:
 # Operations between two polls: less than a millisecond, while reading the clock takes about 30 ns.
 _OPERATIONS = 1 << 20
 _CHUNK_BITS = 12  # log2 of the iterations of a chunk
-_POINTS = 64  # estimated trip count of inner loops
+_ASSUMED_TRIP_COUNT = 64
 _REMAINING = "operations_left"
 
 
@@ -82,5 +82,5 @@ def _work(block: Block) -> int:
     total = 1
     for statement in block.body:
         inner = 1 if is_long(statement) else sum(map(_work, owned_blocks(statement)))
-        total += inner * (_POINTS if isinstance(statement, For | Reduce) else 1) + 1
+        total += inner * (_ASSUMED_TRIP_COUNT if isinstance(statement, For | Reduce) else 1) + 1
     return total

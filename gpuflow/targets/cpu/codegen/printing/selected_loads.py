@@ -36,7 +36,7 @@ class Element:
 
 
 @record
-class Side:
+class Choice:
     """The choice of one of two sources, by a loop-invariant condition."""
 
     predicate: Value
@@ -44,7 +44,7 @@ class Side:
     on_false: Source
 
 
-Source = Element | Side
+Source = Element | Choice
 
 
 @record
@@ -100,7 +100,7 @@ def _source_of(facts: Facts, branch: nodes.If) -> Source | None:
         return None
     on_true, on_false = sides
     assert on_true is not None and on_false is not None
-    return Side(branch.predicate, on_true, on_false)
+    return Choice(branch.predicate, on_true, on_false)
 
 
 def _result_of(facts: Facts, block: Block) -> Source | None:
@@ -141,7 +141,7 @@ def elements_of(source: Source) -> Iterator[Element]:
 
 def predicates_of(source: Source) -> Iterator[Value]:
     """The conditions that select a load."""
-    if isinstance(source, Side):
+    if isinstance(source, Choice):
         yield source.predicate
         yield from predicates_of(source.on_true)
         yield from predicates_of(source.on_false)
@@ -151,7 +151,7 @@ def print_selection(printer: CpuPrinter, load: SelectedLoad) -> None:
     """Emit the selection of pointer and offset, before the loop."""
 
     def selected(source: Source, kind: str) -> Expression:
-        if isinstance(source, Side):
+        if isinstance(source, Choice):
             sides = selected(source.on_true, kind), selected(source.on_false, kind)
             return call(f"select_{kind}", printer.value(source.predicate), *sides)
         if kind == "pointer":

@@ -59,29 +59,29 @@ def small_arrays(call: AttentionCall) -> tuple[Arrays, Arrays, Arrays]:
     each_key, each_value = (np.repeat(one, group, axis=2) for one in (key, value))
     scores = np.einsum("btnd,bsnd->bnts", query, each_key) * call.scale
     if call.causal:
-        seen = np.tri(call.queries, call.keys, dtype=bool)
-        scores = np.where(seen, scores, -np.inf)
-    most = scores.max(-1, keepdims=True)
-    weights = np.exp(scores - most)
+        mask = np.tri(call.queries, call.keys, dtype=bool)
+        scores = np.where(mask, scores, -np.inf)
+    row_max = scores.max(-1, keepdims=True)
+    weights = np.exp(scores - row_max)
     total = weights.sum(-1, keepdims=True)
     weights = weights / total
     out = np.einsum("bnts,bsnd->btnd", weights, each_value)
-    sums = (most + np.log(total))[..., 0]
+    logsumexp = (row_max + np.log(total))[..., 0]
     operands = [one.astype(call.dtype) for one in (query, key, value)]
     if not call.gradient:
         result = np.full(out.shape, np.nan, call.dtype)
-        return operands, [result, np.full(sums.shape, np.nan, np.float32)], [out, sums]
-    back = [np.ascontiguousarray(one, call.dtype) for one in (out, cotangent)]
-    slopes = np.einsum("btnd,bsnd->bnts", cotangent, each_value)
-    slopes -= np.einsum("btnd,btnd->bnt", cotangent, out)[..., None]
-    slopes *= weights * call.scale
+        return operands, [result, np.full(logsumexp.shape, np.nan, np.float32)], [out, logsumexp]
+    saved = [np.ascontiguousarray(one, call.dtype) for one in (out, cotangent)]
+    dscores = np.einsum("btnd,bsnd->bnts", cotangent, each_value)
+    dscores -= np.einsum("btnd,btnd->bnt", cotangent, out)[..., None]
+    dscores *= weights * call.scale
     per_key = (call.batch, call.keys, call.key_heads, group, call.size)
-    dquery = np.einsum("bnts,bsnd->btnd", slopes, each_key)
-    dkey = np.einsum("bnts,btnd->bsnd", slopes, query).reshape(per_key).sum(3)
+    dquery = np.einsum("bnts,bsnd->btnd", dscores, each_key)
+    dkey = np.einsum("bnts,btnd->bsnd", dscores, query).reshape(per_key).sum(3)
     dvalue = np.einsum("bnts,btnd->bsnd", weights, cotangent).reshape(per_key).sum(3)
-    wants = [dquery, dkey, dvalue]
-    results = [np.full(want.shape, np.nan, call.dtype) for want in wants]
-    return [*operands, *back, np.ascontiguousarray(sums, np.float32)], results, wants
+    expected = [dquery, dkey, dvalue]
+    results = [np.full(want.shape, np.nan, call.dtype) for want in expected]
+    return [*operands, *saved, np.ascontiguousarray(logsumexp, np.float32)], results, expected
 
 
 def _kind(call: AttentionCall) -> tuple[np.dtype, int, int, bool, bool]:
