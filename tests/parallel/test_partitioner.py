@@ -1,5 +1,6 @@
 """The bytes that programs over a mesh send, and their results on real processes."""
 
+import os
 import sys
 from functools import cache
 from pathlib import Path
@@ -140,4 +141,12 @@ def test_programs_on_processes():
     """All of them agree with one device, on four processes of two devices each."""
     program = Path(__file__).with_name("partition_program.py")
     for rank, one in enumerate(run_group(program, 4, GPUFLOW_CPU_DEVICES="2", timeout=240.0)):
+        assert one.status == 0 and f"rank {rank} of 4: " in one.output, one.output
+
+
+def test_random_programs_on_processes():
+    """The same ones each time; for others, FUZZ_EXAMPLES of each kind from FUZZ_SEED on."""
+    program = Path(__file__).with_name("partition_fuzz_program.py")
+    drawn = os.environ.get("FUZZ_EXAMPLES", "8"), os.environ.get("FUZZ_SEED", "0")
+    for rank, one in enumerate(run_group(program, 4, *drawn, timeout=600.0)):
         assert one.status == 0 and f"rank {rank} of 4: " in one.output, one.output
