@@ -56,7 +56,7 @@ class Programs:
         """Yield the programs, in the order of the table."""
         for part in (
             self.products, self.steps, self.attention, self.lookups, self.loops, self.blocks,
-            self.others, self.sums, self.indices,
+            self.others, self.sums, self.indices, self.made,
         ):  # fmt: skip
             yield from part()
 
@@ -443,3 +443,42 @@ class Programs:
         stack = self.normal(8, 4, 4) + 4 * np.eye(4, dtype=np.float32)
         name, args = "solve a split stack", (stack, self.normal(8, 4, 2))
         yield MeshProgram(name, lambda x, b: np_.linalg.solve(x, b), args, split)
+
+    # --- arrays that are made where they are read ----------------------------------------------
+
+    def made(self) -> Iterator[MeshProgram]:
+        P, np_, random = self.P, self.np, self.api.random
+        x, key = self.normal(16, 8, 32), np.array([3, 9], np.uint32)
+
+        def normal(key: Any, x: Any) -> Any:
+            return x + random.normal(key, x.shape)
+
+        def several(key: Any, x: Any) -> Any:
+            first, second = random.split(key)
+            noise = random.uniform(first, x.shape) - random.randint(second, x.shape, -9, 9)
+            return x * noise + random.bits(key, x.shape, np.uint8)
+
+        def read_twice(key: Any, x: Any) -> Any:
+            mask = random.bernoulli(key, 0.5, x.shape)
+            return np_.where(mask, x, 0), mask.sum((0, 1)), np_.where(mask, 0, x).T
+
+        def triangle(x: Any) -> Any:
+            rows, columns = np_.arange(16)[:, None], np_.arange(8)[None]
+            return np_.where((rows >= columns)[..., None], x, np_.arange(32) * 0.5)
+
+        def counted(x: Any) -> Any:
+            return x + np_.arange(16 * 8 * 32, dtype=np.float16).reshape(x.shape)
+
+        def alone(x: Any) -> Any:
+            return x, np_.arange(4096) % 7, np_.full((64, 64), 3.0), np_.eye(64)
+
+        grid = {"shape": (4, 2), "names": ("x", "y")}
+        for name, function in {"normal": normal, "several": several, "mask": read_twice}.items():
+            for spec in (P("x"), P("y", None, "x"), P(("x", "y")), P(None, ("y", "x"))):
+                title = f"random numbers, {name}, {spec}"
+                yield MeshProgram(title, function, (key, x), (P(), spec), **grid)
+        for name, function in {"triangle": triangle, "counted": counted}.items():
+            for spec in (P("x", "y"), P(None, "y", "x")):
+                yield MeshProgram(f"indices, {name}, {spec}", function, (x,), (spec,), **grid)
+        outs = (P("x"), P(("x", "y")), P("y", "x"), P(None, "x"))
+        yield MeshProgram("made for results", alone, (x,), (P("x"),), outs=outs, **grid)

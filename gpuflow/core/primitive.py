@@ -79,6 +79,8 @@ class Placement:
         chunk: ``params -> (dim, apply)`` of an op that reads its first operand at computed indices
             along ``dim``: for a chunk of that operand, which has ``size`` elements in all,
             ``apply(start, size, *operands) -> out`` gives the chunk's term of a sum, the output.
+        block: ``(starts, sizes, *operands, **params) -> out`` of an op that makes an array from
+            indices: a block of it; starts are int32 values. None where the op cannot.
     """
 
     device: Callable[[dict[str, Any]], Any] | None = None
@@ -86,6 +88,7 @@ class Placement:
     varies: Callable[..., Sequence[frozenset[Any]]] | None = None
     sums: Callable[[Sequence[bool]], bool] | None = None
     chunk: Callable[[dict[str, Any]], tuple[int, Callable[..., Any]]] | None = None
+    block: Callable[..., Any] | None = None
 
 
 @record(eq=False)

@@ -201,6 +201,15 @@ def _iota_converted(eqn: Any, dtype: Any, build: Any) -> Any:
     return build.apply(iota_p, dtype=dtype, shape=shape, dimension=dimension)
 
 
+def _iota_block(
+    starts: Sequence[Any], sizes: Sequence[int], *, dtype: Any, shape: Any, dimension: int
+) -> Any:
+    del shape
+    start = broadcast_in_dim_p.bind(starts[dimension], shape=tuple(sizes), broadcast_dimensions=())
+    indices = iota_p.bind(dtype=np.dtype(np.int32), shape=tuple(sizes), dimension=dimension)
+    return convert_element_type_p.bind(add_p.bind(indices, start), new_dtype=dtype, weak_type=False)
+
+
 iota_p = define(
     "iota",
     shape=_iota_shape,
@@ -214,6 +223,7 @@ iota_p = define(
         converted=_iota_converted,
     ),
     size_params=frozenset({"shape"}),
+    block=_iota_block,
 )
 
 

@@ -19,14 +19,27 @@ import numpy as np
 
 from gpuflow.base.config import config
 from gpuflow.base.errors import check
-from gpuflow.core.aval import ShapedArray
+from gpuflow.core.aval import ShapedArray, aval_of
 from gpuflow.core.lowering import Indexed
 from gpuflow.core.rules import AxisData
 from gpuflow.ops.define import define
+from gpuflow.ops.elementwise.arithmetic import add, mul
+from gpuflow.ops.elementwise.comparison import bitwise_xor
+from gpuflow.ops.elementwise.convert import convert_element_type
 from gpuflow.ops.elementwise.nary import zero_jvp
+from gpuflow.ops.layout.axes import broadcast_in_dim, squeeze
+from gpuflow.ops.layout.iota import iota
+from gpuflow.ops.layout.slicing import slice_in_dim
 from gpuflow.ops.layout.transpose import move_axis
-from gpuflow.ops.random.keys import check_keys, packed_key, unpacked_key
-from gpuflow.ops.random.threefry import counted_hashes, fill_legacy_bits, paired_hashes, stored_keys
+from gpuflow.ops.random.keys import check_keys, packed_key, random_unwrap, unpacked_key
+from gpuflow.ops.random.threefry import (
+    counted_hashes,
+    fill_legacy_bits,
+    paired_hashes,
+    stored_keys,
+    threefry2x32,
+)
+from gpuflow.ops.zeros import full
 
 BIT_WIDTHS = (8, 16, 32, 64)
 
@@ -222,6 +235,34 @@ def random_bits(
     )
 
 
+def _bits_block(
+    starts: Sequence[Any],
+    sizes: Sequence[int],
+    keys: Any,
+    *,
+    bit_width: int,
+    shape: tuple[int, ...],
+    partitionable: bool,
+) -> Any:
+    """A block of the bits of one key: each element is the hash of its row-major index."""
+    if aval_of(keys).ndim or not partitionable or bit_width == 64 or prod(shape) > 1 << 32:
+        return None
+    sizes = tuple(sizes)
+
+    def spread(scalar: Any) -> Any:
+        return broadcast_in_dim(scalar, sizes, ())
+
+    zeros = counter = full(sizes, 0, np.dtype(np.uint32))
+    for dim, start in enumerate(starts):
+        index = add(iota(np.uint32, sizes, dim), spread(convert_element_type(start, np.uint32)))
+        stride = full(sizes, prod(shape[dim + 1 :]), np.dtype(np.uint32))
+        counter = add(counter, mul(index, stride))
+    data = random_unwrap(keys)
+    halves = [spread(squeeze(slice_in_dim(data, k, k + 1), (0,))) for k in (0, 1)]
+    a, b = threefry2x32(*halves, zeros, counter)
+    return convert_element_type(bitwise_xor(a, b), np.dtype(f"uint{bit_width}"))
+
+
 random_bits_p = define(
     "random_bits",
     shape=_bits_shape,
@@ -230,6 +271,7 @@ random_bits_p = define(
     batch=_leading_batch(random_bits),
     lower=Indexed(_bits_body, _bits_scalars),
     size_params=frozenset({"shape"}),
+    block=_bits_block,
 )
 
 

@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import warnings
 from collections import Counter
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import field, replace
 from math import prod
 from typing import Any
@@ -64,6 +64,8 @@ _NEAR = 256
 # Terms of a sum wait for so many equations: others may be added to them before they are added up
 # over memories. They are as large as the whole sum.
 _SOON = 32
+# Elements from which on an array is made where it is read, if it can be.
+_LARGE = 1024
 # Gathers up to this size cost little more than a call, so they do not warn.
 QUIET_BYTES = 1_000_000
 _warned_sources: set[Any] = set()
@@ -100,6 +102,8 @@ class Split:
         dtype: of the sum, if the terms have a wider one.
         sum_axes: the mesh axes with which the sum is added up unless its readers want others.
         copies: the value with other splits, and the number of the equation that read it so.
+        make: ``DimAxes -> shard | None``, of an array that is made where it is read, such as random
+            bits; ``value`` is None until it is read whole. None if it cannot be made so.
     """
 
     value: Any
@@ -108,6 +112,7 @@ class Split:
     dtype: Any = None
     sum_axes: DimAxes | None = None
     copies: dict[DimAxes, tuple[Any, int]] = field(default_factory=dict)
+    make: Callable[[DimAxes], Any] | None = None
 
 
 class Partitioner:
@@ -171,11 +176,16 @@ class Partitioner:
     def reshard(self, split: Split, want: DimAxes) -> Any:
         """The shard of a value after resharding; the terms of a sum are added up before."""
         self._add_up(split, want)
+        if split.make is not None and split.value is None and not any(want):
+            split.value = split.make(want)
         if split.dim_axes == want:
             return split.value
         copy, last = split.copies.get(want, (None, -_NEAR))
         if self._count_of_equations - last >= _NEAR:
-            copy = resharded(split.value, split.dim_axes, want, self.memories)
+            copy = None if split.make is None else split.make(want)
+            if copy is None:
+                whole = self.reshard(split, split.dim_axes)
+                copy = resharded(whole, split.dim_axes, want, self.memories)
         split.copies[want] = copy, self._count_of_equations
         return copy
 
@@ -185,6 +195,8 @@ class Partitioner:
         Where ``want`` splits a dimension over the axis of a sum, each memory gets its shard of the
         sum only. Readers that need all of it gather it, which sends as much as a sum for all does.
         """
+        if not split.partial:
+            return
         value, dim_axes = split.value, list(split.dim_axes)
         whole = []
         for name in [name for name in self.memories.names if name in split.partial]:
@@ -235,7 +247,9 @@ class Partitioner:
         widened = any(operand.dtype is not None for operand in operands)
         if others or not split.isdisjoint(partial) or (widened and len(operands) > 1):
             return None
-        outs = self._equation(eqn, [Split(x.value, x.dim_axes) for x in operands])
+        values = [x.value if x.partial else self.reshard(x, x.dim_axes) for x in operands]
+        pairs = safe_zip(values, operands)
+        outs = self._equation(eqn, [Split(value, x.dim_axes) for value, x in pairs])
         for out in outs:
             out.partial, out.dtype = (*partial, *out.partial), operands[0].dtype
         return outs
@@ -249,8 +263,8 @@ class Partitioner:
         if rule.is_split:
             return self._distributed(eqn, operands)
         if not any(any(operand.dim_axes) for operand in operands):
-            values = [self.reshard(x, x.dim_axes) for x in operands]
-            return self._repeated(eqn, values, wanted) or self._bound(eqn, values)
+            made = self._made(eqn, operands)
+            return [made] if made is not None else self._bound(eqn, self._whole(operands))
         outs: list[Split] | None = None
         if rule.is_barrier:
             outs = self._barrier(eqn, operands)
@@ -270,14 +284,74 @@ class Partitioner:
         """The number of shards over mesh axes."""
         return prod(self.memories.between[name] for name in names)
 
-    def _repeated(
-        self, eqn: Eqn, values: Sequence[Any], wanted: Sequence[DimAxes | None]
-    ) -> list[Split] | None:
-        """The shard of an array that repeats one element, such as zeros; None for other ops."""
-        is_layout = eqn.primitive.lower.view is not None
-        if not (is_layout and wanted and wanted[0] is not None and eqn.inputs[0].aval.size == 1):
+    def _whole(self, operands: Sequence[Split]) -> list[Any]:
+        return [self.reshard(x, x.dim_axes) for x in operands]
+
+    def _made(self, eqn: Eqn, operands: Sequence[Split]) -> Split | None:
+        """An array that is made where it is read; None if the op is computed at once.
+
+        These are blocks of indices and random bits, repeated elements, and what elementwise ops and
+        layouts make of them.
+        """
+        rule, block = eqn.primitive.lower, eqn.primitive.placement.block
+        if len(eqn.outputs) != 1 or eqn.effects or eqn.outputs[0].aval.size < _LARGE:
             return None
-        return self._applied(eqn, values, [wanted[0]])
+        is_repeated = rule.view is not None and operands[0].value is not None
+        is_repeated = is_repeated and aval_of(operands[0].value).size == 1
+        follows = rule.is_elementwise or rule.view is not None
+        follows = follows and any(x.make is not None and x.value is None for x in operands)
+        if block is None and not is_repeated and not follows:
+            return None
+        rank = eqn.outputs[0].aval.ndim
+
+        def make(want: DimAxes) -> Any:
+            if not any(want):
+                return self._bound(eqn, self._whole(operands))[0].value
+            if block is not None:
+                return self._block(eqn, operands, want)
+            return self._part(eqn, operands, want)
+
+        return Split(None, ((),) * rank, make=make)
+
+    def _block(self, eqn: Eqn, operands: Sequence[Split], want: DimAxes) -> Any:
+        """The block of an array that is made from indices; None if its chunks are not blocks."""
+        names = [name for axes in want for name in axes]
+        sizes = local_shape(eqn.outputs[0].aval, want, self.memories)
+        if any(self.memories.within[name] > 1 for name in names) or not self._divides(eqn, want):
+            return None
+        starts = [mul(self._number(axes), np.int32(n)) for axes, n in safe_zip(want, sizes)]
+        assert eqn.primitive.placement.block is not None
+        return eqn.primitive.placement.block(starts, sizes, *self._whole(operands), **eqn.params)
+
+    def _part(self, eqn: Eqn, operands: Sequence[Split], want: DimAxes) -> Any:
+        """The shard of an op on arrays that are made where they are read; None if it has none."""
+        correspondence = corresponding(eqn)
+        if correspondence is None or not self._divides(eqn, want):
+            return None
+        split = dict(safe_zip(correspondence.outs[0], want))
+        values = []
+        for atom, operand, links in safe_zip(eqn.inputs, operands, correspondence.reads):
+            dims: list[tuple[Any, ...]] = [()] * atom.aval.ndim
+            for dim, axis in links:
+                names = split.get(axis, ())
+                if correspondence.can_split(atom.aval.shape[dim], axis, self._count(names)):
+                    dims[dim] = names
+            values.append(self.reshard(operand, tuple(dims)))
+        applied = self._applied(eqn, values, [want])
+        return None if applied is None else applied[0].value
+
+    def _divides(self, eqn: Eqn, want: DimAxes) -> bool:
+        """Whether a split has equal chunks."""
+        sizes = eqn.outputs[0].aval.shape
+        return all(size % self._count(axes) == 0 for size, axes in safe_zip(sizes, want))
+
+    def _number(self, names: Sequence[Any]) -> Any:
+        """The number of a memory's chunk of a dimension that is split over mesh axes."""
+        number: Any = np.int32(0)
+        for name in names:
+            index = axis_index_p.bind(axis_name=self.memories.across(name))
+            number = add(mul(number, np.int32(self.memories.between[name])), index)
+        return number
 
     def _bound(self, eqn: Eqn, values: Sequence[Any]) -> list[Split]:
         """Bind an equation on unsharded values."""
@@ -409,12 +483,7 @@ class Partitioner:
         assert eqn.primitive.placement.chunk is not None
         _, apply = eqn.primitive.placement.chunk(eqn.params)
         length = aval_of(values[0]).shape[dim]
-        number: Any = np.int32(0)
-        for name in names:
-            across = self.memories.across(name)
-            index = axis_index_p.bind(axis_name=across)
-            number = add(mul(number, np.int32(self.memories.between[name])), index)
-        start = mul(number, np.int32(length))
+        start = mul(self._number(names), np.int32(length))
         value = apply(start, eqn.inputs[0].aval.shape[dim], *values)
         partial = tuple(name for name in self.memories.names if name in names)
         return Split(value, out, partial)
