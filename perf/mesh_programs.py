@@ -386,6 +386,7 @@ class Programs:
             "one minus a sum": (lambda a, b: 1.0 - a @ b, P()),
             "a mean of a sum": (lambda a, b: (a @ b).mean(0, keepdims=True) / 3, None),
             "a reshaped sum": (lambda a, b: (a @ b).reshape(4, 4, 16).transpose(2, 0, 1), P("x")),
+            "a broadcast sum": (lambda a, b: np_.broadcast_to((a @ b).mean(), (64, 64)), P("x")),
             "the largest of a sum": (lambda a, b: (a @ b).max(0), P("x")),
         }
         for name, (function, outs) in cases.items():

@@ -86,6 +86,21 @@ def test_what_depends_on_more_than_terms_is_computed_from_the_sum():
     assert found.times == {"reduce_scatter": 1}
 
 
+@pytest.mark.parametrize(
+    "function, sent",
+    [
+        (lambda x: x - x.sum(), 2 * 4 * 7 / 8),
+        (lambda x: jnp.broadcast_to(x.sum(), (64, 64)), 2 * 4 * 7 / 8),
+        (lambda x: x * jnp.broadcast_to(x.mean(), (64, 64)), 2 * 4 * 7 / 8),
+        (lambda x: jnp.broadcast_to(x.sum(0, keepdims=True), (64, 64)) + x, 2 * 256 * 7 / 8),
+    ],
+    ids=["minus", "scalar", "mean", "row"],
+)
+def test_sums_are_added_up_before_they_are_broadcast(function, sent):
+    """The terms of a broadcast would be as large as it is."""
+    assert specialized(function, (64, 64), specs=(P("x"),)).bytes_sent == round(sent)
+
+
 def test_few_bytes_decide_how_a_product_is_split():
     """Activations stay where they are if they are larger than weights, and else weights do."""
     specs = (P("x"), P(None, "x"))

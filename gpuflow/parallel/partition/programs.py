@@ -242,6 +242,9 @@ class Partitioner:
         flags = [bool(operand.partial) for operand in operands]
         if not (layout and len(operands) == 1 if sums is None else sums(flags)):
             return None
+        largest = max(x.aval.size for x, flag in safe_zip(eqn.inputs, flags) if flag)
+        if any(var.aval.size > largest for var in eqn.outputs):
+            return None  # the terms of a broadcast are more than those of its operand
         partial, *others = {operand.partial for operand in operands if operand.partial}
         split = {name for x in operands for names in x.dim_axes for name in names}
         widened = any(operand.dtype is not None for operand in operands)
