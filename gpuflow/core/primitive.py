@@ -192,14 +192,14 @@ class _Copy(Primitive):
     __setattr__ = object.__setattr__
 
 
-_PARTS = {
+_RECORDS = {
     "derivatives": Derivatives,
     "programs": HeldPrograms,
     "placement": Placement,
     "checks": Checks,
     "sweep": Sweep,
 }
-_PART_OF = {rule.name: part for part, made in _PARTS.items() for rule in fields(made)}
+_RECORD_OF = {rule.name: name for name, kind in _RECORDS.items() for rule in fields(kind)}
 
 
 def make_primitive(name: str, shape: Callable[..., Any], **rules: Any) -> Primitive:
@@ -210,12 +210,12 @@ def make_primitive(name: str, shape: Callable[..., Any], **rules: Any) -> Primit
         shape: see ``Primitive``.
         **rules: fields of ``Primitive``, and of the records in it.
     """
-    parts: dict[str, dict[str, Any]] = {part: {} for part in _PARTS}
-    own = {rule: value for rule, value in rules.items() if rule not in _PART_OF}
+    records: dict[str, dict[str, Any]] = {key: {} for key in _RECORDS}
+    own = {rule: value for rule, value in rules.items() if rule not in _RECORD_OF}
     for rule in rules.keys() - own.keys():
-        parts[_PART_OF[rule]][rule] = rules[rule]
-    made = {part: _PARTS[part](**values) for part, values in parts.items() if values}
-    return Primitive(name, shape, **own, **made)
+        records[_RECORD_OF[rule]][rule] = rules[rule]
+    others = {key: _RECORDS[key](**values) for key, values in records.items() if values}
+    return Primitive(name, shape, **own, **others)
 
 
 _registry: dict[str, Primitive] = {}

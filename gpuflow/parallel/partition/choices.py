@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from itertools import takewhile
 from math import prod
 from typing import Any
@@ -93,8 +93,8 @@ def choose(
     split: list[list[Any]] = [[] for _ in factors]
     first = min((f.out for f in factors if f.out is not None), default=None)
     for name in memories.names:
-        places = [_place(factors, k, dim_axes, name) for k, dim_axes in enumerate(have)]
-        candidates = {place for place in places if place is not None}
+        current = [_factor_of(factors, k, dim_axes, name) for k, dim_axes in enumerate(have)]
+        candidates = {number for number in current if number is not None}
         if moves and len(candidates) > 1:
             candidates |= {k for k, f in enumerate(factors) if f.out is not None and f.out == first}
         fitting = [
@@ -103,14 +103,16 @@ def choose(
             if _fits(factors[k], (*split[k], name), memories)
         ]
         if len(fitting) > 1:
-            costs = [_sent(factors, k, places, have, split, sizes, name, memories) for k in fitting]
+            costs = [
+                _sent(factors, k, current, have, split, sizes, name, memories) for k in fitting
+            ]
             fitting = [fitting[costs.index(min(costs))]]
         if fitting:
             split[fitting[0]].append(name)
     return [_in_order(names, f, have) for f, names in safe_zip(factors, split)]
 
 
-def _place(factors: Sequence[Factor], k: int, dim_axes: DimAxes, name: Any) -> int | None:
+def _factor_of(factors: Sequence[Factor], k: int, dim_axes: DimAxes, name: Any) -> int | None:
     """The factor that operand ``k`` splits over an axis."""
     for number, factor in enumerate(factors):
         dim = factor.operands[k]
@@ -131,7 +133,7 @@ def _fits(factor: Factor, names: Sequence[Any], memories: Memories) -> bool:
 def _sent(
     factors: Sequence[Factor],
     chosen: int,
-    places: Sequence[int | None],
+    current: Sequence[int | None],
     have: Sequence[DimAxes],
     split: Sequence[Sequence[Any]],
     sizes: Sequence[int],
@@ -141,8 +143,8 @@ def _sent(
     """The bytes that a memory sends if an axis splits a factor."""
     count, factor = memories.between[name], factors[chosen]
     sent = 0.0
-    for k, place in enumerate(places):
-        if place in (None, chosen):
+    for k, number in enumerate(current):
+        if number in (None, chosen):
             continue
         shard = sizes[k] / prod(memories.between[n] for names in have[k] for n in names)
         sent += shard * (count - 1) * (1 if factor.operands[k] is None else 1 / count)
@@ -159,6 +161,25 @@ def _in_order(names: Sequence[Any], factor: Factor, have: Sequence[DimAxes]) -> 
         if dim is not None and {*dim_axes[dim]} == {*names}:
             return dim_axes[dim]
     return tuple(names)
+
+
+def operand_axes(
+    eqn: Eqn,
+    correspondence: Correspondence,
+    split: Mapping[int, tuple[Any, ...]],
+    memories: Memories,
+) -> list[DimAxes]:
+    """The mesh axes of each operand, from those of the axes of an equation's iteration."""
+    result = []
+    for atom, links in safe_zip(eqn.inputs, correspondence.reads):
+        dims: list[tuple[Any, ...]] = [()] * atom.aval.ndim
+        for dim, axis in links:
+            names = split.get(axis, ())
+            count = prod(memories.between[name] for name in names)
+            if correspondence.can_split(atom.aval.shape[dim], axis, count):
+                dims[dim] = names
+        result.append(tuple(dims))
+    return result
 
 
 def without_axes(dim_axes: DimAxes, names: Sequence[Any]) -> DimAxes:
@@ -199,12 +220,8 @@ def wanted_axes(
             for axis, names in safe_zip(correspondence.outs[k], dim_axes):
                 if axis is not None and names:
                     split.setdefault(axis, names)
-        for atom, links in safe_zip(eqn.inputs, correspondence.reads):
-            dims: list[tuple[Any, ...]] = [()] * atom.aval.ndim
-            for dim, axis in links:
-                names = split.get(axis, ())
-                count = prod(memories.between[name] for name in names)
-                if correspondence.can_split(atom.aval.shape[dim], axis, count):
-                    dims[dim] = names
-            want(atom, tuple(dims))
+        for atom, dim_axes in safe_zip(
+            eqn.inputs, operand_axes(eqn, correspondence, split, memories)
+        ):
+            want(atom, dim_axes)
     return wanted

@@ -39,6 +39,7 @@ from gpuflow.parallel.partition.choices import (
     choose,
     factors_of,
     factors_of_product,
+    operand_axes,
     wanted_axes,
     without_axes,
 )
@@ -266,8 +267,8 @@ class Partitioner:
         if rule.is_split:
             return self._distributed(eqn, operands)
         if not any(any(operand.dim_axes) for operand in operands):
-            made = self._made(eqn, operands)
-            return [made] if made is not None else self._bound(eqn, self._whole(operands))
+            deferred = self._deferred(eqn, operands)
+            return [deferred] if deferred is not None else self._bound(eqn, self._shards(operands))
         outs: list[Split] | None = None
         if rule.is_barrier:
             outs = self._barrier(eqn, operands)
@@ -287,10 +288,11 @@ class Partitioner:
         """The number of shards over mesh axes."""
         return prod(self.memories.between[name] for name in names)
 
-    def _whole(self, operands: Sequence[Split]) -> list[Any]:
+    def _shards(self, operands: Sequence[Split]) -> list[Any]:
+        """The shards of operands as they are split, with sums added up."""
         return [self.reshard(x, x.dim_axes) for x in operands]
 
-    def _made(self, eqn: Eqn, operands: Sequence[Split]) -> Split | None:
+    def _deferred(self, eqn: Eqn, operands: Sequence[Split]) -> Split | None:
         """An array that is made where it is read; None if the op is computed at once.
 
         These are blocks of indices and random bits, repeated elements, and what elementwise ops and
@@ -309,10 +311,10 @@ class Partitioner:
 
         def make(want: DimAxes) -> Any:
             if not any(want):
-                return self._bound(eqn, self._whole(operands))[0].value
+                return self._bound(eqn, self._shards(operands))[0].value
             if block is not None:
                 return self._block(eqn, operands, want)
-            return self._part(eqn, operands, want)
+            return self._deferred_shard(eqn, operands, want)
 
         return Split(None, ((),) * rank, make=make)
 
@@ -324,22 +326,17 @@ class Partitioner:
             return None
         starts = [mul(self._number(axes), np.int32(n)) for axes, n in safe_zip(want, sizes)]
         assert eqn.primitive.placement.block is not None
-        return eqn.primitive.placement.block(starts, sizes, *self._whole(operands), **eqn.params)
+        return eqn.primitive.placement.block(starts, sizes, *self._shards(operands), **eqn.params)
 
-    def _part(self, eqn: Eqn, operands: Sequence[Split], want: DimAxes) -> Any:
+    def _deferred_shard(self, eqn: Eqn, operands: Sequence[Split], want: DimAxes) -> Any:
         """The shard of an op on arrays that are made where they are read; None if it has none."""
         correspondence = corresponding(eqn)
         if correspondence is None or not self._divides(eqn, want):
             return None
-        split = dict(safe_zip(correspondence.outs[0], want))
-        values = []
-        for atom, operand, links in safe_zip(eqn.inputs, operands, correspondence.reads):
-            dims: list[tuple[Any, ...]] = [()] * atom.aval.ndim
-            for dim, axis in links:
-                names = split.get(axis, ())
-                if correspondence.can_split(atom.aval.shape[dim], axis, self._count(names)):
-                    dims[dim] = names
-            values.append(self.reshard(operand, tuple(dims)))
+        pairs = safe_zip(correspondence.outs[0], want)
+        split = {axis: names for axis, names in pairs if axis is not None}
+        goals = operand_axes(eqn, correspondence, split, self.memories)
+        values = [self.reshard(*pair) for pair in safe_zip(operands, goals)]
         applied = self._applied(eqn, values, [want])
         return None if applied is None else applied[0].value
 
@@ -405,8 +402,7 @@ class Partitioner:
         return outs
 
     def _barrier(self, eqn: Eqn, operands: Sequence[Split]) -> list[Split]:
-        values = [self.reshard(operand, operand.dim_axes) for operand in operands]
-        outs = eqn.primitive.bind(*values, **eqn.params)
+        outs = eqn.primitive.bind(*self._shards(operands), **eqn.params)
         outs = outs if eqn.primitive.multiple_results else [outs]
         return [Split(out, operand.dim_axes) for out, operand in safe_zip(outs, operands)]
 
@@ -415,8 +411,8 @@ class Partitioner:
     def _iterated(self, eqn: Eqn, operands: Sequence[Split]) -> list[Split] | None:
         """Ops with corresponding dimensions: elementwise ops, layouts, reductions and others.
 
-        Each axis of iteration takes the mesh axes of the first operand that has it split; the other
-        operands are resharded. None if nothing can be split.
+        ``choose`` gives each axis of iteration its mesh axes, to which operands are resharded. None
+        if nothing can be split.
         """
         correspondence = corresponding(eqn)
         if correspondence is None:
@@ -439,16 +435,11 @@ class Partitioner:
             have = [without_axes(dim_axes, chunk[1]) for dim_axes in have]
         chosen = choose(factors, have, sizes, self.memories)
         split = {axis: names for axis, names in enumerate(chosen) if names}
-        values = []
-        for atom, operand, links in safe_zip(eqn.inputs, operands, correspondence.reads):
-            want: list[tuple[Any, ...]] = [()] * atom.aval.ndim
-            for dim, axis in links:
-                names = split.get(axis, ())
-                if correspondence.can_split(atom.aval.shape[dim], axis, self._count(names)):
-                    want[dim] = names
-            if chunk is not None and not values:
-                want[chunk[0]] = chunk[1]
-            values.append(self.reshard(operand, tuple(want)))
+        goals = operand_axes(eqn, correspondence, split, self.memories)
+        if chunk is not None:
+            dim, names = chunk
+            goals[0] = (*goals[0][:dim], names, *goals[0][dim + 1 :])
+        values = [self.reshard(*pair) for pair in safe_zip(operands, goals)]
         if not split and chunk is None:
             return None  # every memory would compute the whole op: gather with a warning
         dim_axes = [
