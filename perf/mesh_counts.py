@@ -35,7 +35,7 @@ from gpuflow.runtime.memories import memories_of
 PLATFORM = "counted"
 COUNT = int(os.environ.get("MESH_DEVICES", "8"))
 register_platform(Platform(PLATFORM, lambda: COUNT, lambda k: None, shares_memory=False))
-# What is sent to all others, once and twice; the rest sends its shard to one.
+# What is sent to all others, twice and once.
 _SUMS = ("psum", "psum_begin", "pmax", "pmin")
 _EXCHANGES = ("reduce_scatter", "all_to_all")
 
@@ -46,6 +46,7 @@ class Counted:
 
     Attributes:
         sent: bytes that each device sends, by collective.
+        permuted: bytes that each device sends to others in permutations, in the order of ranks.
         times: collectives that run.
         argument_bytes, peak_bytes: of one device; the peak without fusion, an upper bound.
         warnings: texts of those about operands that are gathered.
@@ -53,6 +54,7 @@ class Counted:
     """
 
     sent: Counter[str] = field(default_factory=Counter)
+    permuted: Counter[int] = field(default_factory=Counter)
     times: Counter[str] = field(default_factory=Counter)
     argument_bytes: int = 0
     peak_bytes: int = 0
@@ -61,8 +63,8 @@ class Counted:
 
     @property
     def bytes_sent(self) -> float:
-        """Bytes that each device sends in all."""
-        return sum(self.sent.values())
+        """Bytes that the device that sends most sends in all."""
+        return sum(self.sent.values()) + max(self.permuted.values(), default=0)
 
 
 def mesh(shape: Sequence[int], names: Sequence[str]) -> Mesh:
@@ -108,7 +110,11 @@ def count(
     for eqn, times in _collectives(program):
         name = eqn.primitive.name
         found.times[name] += times
-        found.sent[name] += round(_sent(eqn) * times)
+        if name == "ppermute":
+            for rank in _senders(eqn):
+                found.permuted[rank] += eqn.inputs[0].aval.nbytes * times
+        else:
+            found.sent[name] += round(_sent(eqn) * times)
     found.argument_bytes = sum(x.aval.nbytes for x in local.jaxpr.jaxpr.invars)
     found.peak_bytes = _peak(program)
     return found
@@ -145,6 +151,13 @@ def _group_sizes(eqn: Eqn) -> list[int]:
     return [len(name.groups[0]) for name in names if isinstance(name, Across)]
 
 
+def _senders(eqn: Eqn) -> Iterator[int]:
+    """The devices that send in a permutation."""
+    (axis,) = eqn.params["axis_name"]
+    for group in axis.groups:
+        yield from (group[sender] for sender, receiver in eqn.params["perm"] if sender != receiver)
+
+
 def _sent(eqn: Eqn) -> float:
     """The bytes that a device sends in a ring."""
     name, size, sent = eqn.primitive.name, sum(x.aval.nbytes for x in eqn.inputs), 0.0
@@ -154,7 +167,8 @@ def _sent(eqn: Eqn) -> float:
         elif name == "all_gather":
             sent, size = sent + (n - 1) * size, size * n
         else:
-            sent += size * (n - 1) / n if name in _EXCHANGES else size
+            assert name in _EXCHANGES, name
+            sent += size * (n - 1) / n
     return sent
 
 

@@ -7,6 +7,7 @@ dimension of an operand is split over the same mesh axes. If operands disagree, 
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Sequence
+from dataclasses import replace
 from math import prod
 from typing import Any
 
@@ -14,6 +15,7 @@ from gpuflow.base.records import record
 from gpuflow.compiler.fusion.space import iteration_of
 from gpuflow.compiler.passes.program import inline
 from gpuflow.core.blocks import Convolution, Decomposition, Product, Scan, Sort
+from gpuflow.core.halo import Halo
 from gpuflow.core.jaxpr import Atom, Eqn, Jaxpr, Literal, Var, all_eqns
 from gpuflow.core.lowering import ScanForm, WhileForm, block_of
 from gpuflow.core.mesh import Mesh
@@ -36,12 +38,20 @@ class Correspondence:
         outs: for each result the axis of each dimension; None for a dimension without one.
         reads: for each operand pairs (dimension, axis).
         reduced: axes along which partial results of shards must be combined.
+        halo: the rows of operands that blocks of the result need; None if the op has none.
+        slides: for axes without a corresponding dimension, along which the result can be computed
+            in blocks with a halo: the axis, and the dimension of rows of each operand.
+        restored: (dimension of operands, axis) along which the op needs all elements, and its
+            results are split again afterwards, as rows that are sorted.
     """
 
     sizes: tuple[int, ...]
     outs: tuple[tuple[int | None, ...], ...]
     reads: tuple[tuple[tuple[int, int], ...], ...]
     reduced: tuple[int, ...] = ()
+    halo: Halo | None = None
+    slides: tuple[tuple[int, tuple[int | None, ...]], ...] = ()
+    restored: tuple[tuple[int, int], ...] = ()
 
     def can_split(self, size: int, axis: int, count: int) -> bool:
         """Whether a dimension of an operand is split like an axis, into a number of chunks.
@@ -54,9 +64,27 @@ class Correspondence:
 
 def corresponding(eqn: Eqn) -> Correspondence | None:
     """The sharding rule of an equation, from its lowering; None if it has none."""
-    rule = eqn.primitive.lower
     if not eqn.outputs:
         return None
+    correspondence = _corresponding(eqn)
+    make_halo = eqn.primitive.placement.halo
+    if correspondence is None or make_halo is None:
+        return correspondence
+    out = eqn.outputs[0].aval
+    halo = make_halo([atom.aval for atom in eqn.inputs], out, eqn.params)
+    if halo is None or not out.size:
+        return correspondence
+    linked = {axis for links in correspondence.reads for _, axis in links}
+    slides = []
+    for axis in range(out.ndim):
+        rows = None if axis in linked else halo.rows(axis, 0, out.shape[axis])
+        if rows is not None:
+            slides.append((axis, tuple(None if row is None else row[0] for row in rows)))
+    return replace(correspondence, halo=halo, slides=tuple(slides))
+
+
+def _corresponding(eqn: Eqn) -> Correspondence | None:
+    rule = eqn.primitive.lower
     out, avals = eqn.outputs[0].aval, [atom.aval for atom in eqn.inputs]
     if rule.partitionable is not None:
         links = rule.partitionable(avals, out, eqn.params)
@@ -105,9 +133,11 @@ def _along_rows(eqn: Eqn, rows: Scan | Sort) -> Correspondence | None:
     ]
     if not row_dims or any(atom.aval.shape != first.shape for atom in eqn.inputs):
         return None
-    links = tuple((d, d) for d in dims if d != row_dims[-1])
+    row_dim = row_dims[-1]
+    links = tuple((d, d) for d in dims if d != row_dim)
     outs = (tuple(dims),) * len(eqn.outputs)
-    return Correspondence(eqn.outputs[0].aval.shape, outs, (links,) * len(eqn.inputs))
+    sizes, reads = eqn.outputs[0].aval.shape, (links,) * len(eqn.inputs)
+    return Correspondence(sizes, outs, reads, restored=((row_dim, row_dim),))
 
 
 def _sliding(rows: Convolution, rank: int) -> list[list[tuple[int, int]]]:
@@ -162,7 +192,16 @@ def result_shardings(
         for sharding, var in zip(shardings, jaxpr.invars, strict=True)
     ]
     outs = _outputs(jaxpr, input_axes, mesh)
-    return [NamedSharding(mesh, _spec(mesh_axes)) for mesh_axes in outs]
+    pairs = zip(jaxpr.outvars, outs, strict=True)
+    return [NamedSharding(mesh, _spec(_even(atom.aval.shape, axes, mesh))) for atom, axes in pairs]
+
+
+def _even(shape: Sequence[int], mesh_axes: MeshAxes, mesh: Mesh) -> MeshAxes:
+    """Mesh axes without those of dimensions that they do not divide."""
+    return tuple(
+        names if size % prod(mesh.shape[name] for name in names) == 0 else ()
+        for size, names in zip(shape, mesh_axes, strict=True)
+    )
 
 
 def requested_shardings(jaxpr: Jaxpr) -> tuple[NamedSharding, ...]:
@@ -265,6 +304,16 @@ def _iterated(eqn: Eqn, operands: Sequence[MeshAxes], mesh: Mesh) -> list[MeshAx
             count = prod(mesh.shape[name] for name in names)
             if names and correspondence.can_split(atom.aval.shape[dim], axis, count):
                 split.setdefault(axis, names)
+    for axis, dims in correspondence.slides:
+        for mesh_axes, slide in zip(operands, dims, strict=True):
+            names = () if slide is None else mesh_axes[slide]
+            count = prod(mesh.shape[name] for name in names)
+            if len(names) == 1 and count <= correspondence.sizes[axis]:
+                split.setdefault(axis, names)
+    for dim, axis in correspondence.restored:
+        for mesh_axes in operands:
+            if mesh_axes[dim]:
+                split.setdefault(axis, mesh_axes[dim])
     outs = correspondence.outs
     return [_once(() if k is None else split.get(k, ()) for k in out) for out in outs]
 

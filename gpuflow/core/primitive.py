@@ -7,6 +7,7 @@ from dataclasses import field, fields
 from typing import Any
 
 from gpuflow.base.records import record
+from gpuflow.core.halo import Halo
 from gpuflow.core.lowering import Lowering
 from gpuflow.core.trace import current_trace, thread_state
 
@@ -76,19 +77,23 @@ class Placement:
         sums: ``flags of operands -> bool``: whether the op, applied to terms of sums for the
             flagged operands and to whole values for the others, gives terms of the sum of its
             output. Default: layout ops of one operand do.
-        chunk: ``params -> (dim, apply)`` of an op that reads its first operand at computed indices
-            along ``dim``: for a chunk of that operand, which has ``size`` elements in all,
-            ``apply(start, size, *operands) -> out`` gives the chunk's term of a sum, the output.
+        chunk: ``(dim, params) -> apply | None`` of an op that reads its first operand at some
+            indices along ``dim``: for a chunk of that operand, which has ``size`` elements in all,
+            ``apply(bind, start, size, *operands) -> out`` gives the chunk's term of a sum, which is
+            the output; ``bind`` applies the op.
         block: ``(starts, sizes, *operands, **params) -> out`` of an op that makes an array from
             indices: a block of it; starts are int32 values. None where the op cannot.
+        halo: ``(operand avals, output aval, params) -> Halo | None``: the rows of operands that a
+            block of the output needs; for dimensions that do not correspond to one of an operand.
     """
 
     device: Callable[[dict[str, Any]], Any] | None = None
     sharding: Callable[[dict[str, Any]], Any] | None = None
     varies: Callable[..., Sequence[frozenset[Any]]] | None = None
     sums: Callable[[Sequence[bool]], bool] | None = None
-    chunk: Callable[[dict[str, Any]], tuple[int, Callable[..., Any]]] | None = None
+    chunk: Callable[[int, dict[str, Any]], Callable[..., Any] | None] | None = None
     block: Callable[..., Any] | None = None
+    halo: Callable[..., Halo | None] | None = None
 
 
 @record(eq=False)

@@ -19,17 +19,24 @@ from gpuflow.base import dtypes
 from gpuflow.base.errors import check
 from gpuflow.base.util import row_major_strides
 from gpuflow.core.aval import ShapedArray, aval_of
+from gpuflow.core.halo import Halo
 from gpuflow.core.key_use import write
 from gpuflow.core.lowering import Indexed
 from gpuflow.core.rules import AxisData, Fault, Zero, is_undefined, zero_tangent
 from gpuflow.ops.define import check_kind, check_same_dtype, define, types_text
 from gpuflow.ops.effects.faults import index_fault
+from gpuflow.ops.elementwise.arithmetic import add, sub
+from gpuflow.ops.elementwise.comparison import bitwise_and, ge, lt
+from gpuflow.ops.elementwise.convert import convert_element_type
 from gpuflow.ops.elementwise.identities import constant_of
 from gpuflow.ops.elementwise.nary import unbroadcast
+from gpuflow.ops.elementwise.select import clamp, select_n
+from gpuflow.ops.indexing.rows import row_gather
 from gpuflow.ops.indexing.updating import Component, can_be_updated, counted
 from gpuflow.ops.indexing.updating import update as build_update
-from gpuflow.ops.layout.axes import insert_axis
+from gpuflow.ops.layout.axes import broadcast_in_dim, insert_axis
 from gpuflow.ops.layout.batch_dims import batch_to_dim
+from gpuflow.ops.layout.iota import iota
 from gpuflow.ops.layout.slicing import slice_p
 from gpuflow.ops.layout.transpose import move_axis
 from gpuflow.ops.zeros import full, instantiate, zeros_of
@@ -242,6 +249,33 @@ def _slice_partitionable(ins: Sequence[ShapedArray], out: ShapedArray, params: A
     return [full_dims, *[batch] * (len(ins) - 1)]
 
 
+def _slice_chunk(dim: int, params: dict[str, Any]) -> Any:
+    """Rows of other chunks are zeros."""
+    if params["batch_dims"]:
+        return None
+    sizes = params["slice_sizes"]
+
+    def apply(bind: Any, start: Any, size: int, x: Any, *starts: Any) -> Any:
+        first = _start_within(starts[dim], size - sizes[dim])
+        index = add(iota(np.int32, (sizes[dim],), 0), sub(first, start))
+        rows = move_axis(row_gather(move_axis(x, dim, 0), index, "zero"), 0, dim)
+        others = [np.int32(0) if d == dim else s for d, s in enumerate(starts)]
+        local = map(min, sizes, aval_of(rows).shape)  # shorter where the window is all of a chunk
+        return bind(rows, *others, slice_sizes=tuple(local), batch_dims=0)
+
+    return apply
+
+
+def _start_within(start: Any, last: int) -> Any:
+    """An index clamped to [0, last], as int32."""
+    aval = aval_of(start)
+    if dtypes.is_unsigned(aval.dtype) and aval.dtype.itemsize >= 4:
+        start = clamp(0, start, last)  # as a signed number it might be negative
+    if aval.dtype.itemsize < 4:
+        start = convert_element_type(start, np.int32)
+    return convert_element_type(clamp(0, start, last), np.int32)
+
+
 def dynamic_slice(
     x: Any, start_indices: Sequence[Any], slice_sizes: Sequence[int], batch_dims: int = 0
 ) -> Any:
@@ -277,6 +311,7 @@ dynamic_slice_p = define(
         operands[0], operands[1:], params["slice_sizes"], params["batch_dims"]
     ),
     size_params=frozenset({"slice_sizes"}),
+    chunk=_slice_chunk,
 )
 
 
@@ -405,6 +440,35 @@ def _update_partitionable(ins: Sequence[ShapedArray], out: ShapedArray, params: 
     return [batch + window, batch + window, *[batch] * (len(ins) - 2)]
 
 
+def _update_halo(ins: Sequence[ShapedArray], out: ShapedArray, params: Any) -> Halo | None:
+    """Each chunk of the array is updated where the window overlaps it; nothing is sent."""
+    if params["batch_dims"] or dtypes.is_extended(out.dtype):
+        return None
+
+    def rows(dim: int, start: int, size: int) -> Sequence[Any]:
+        return [(dim, start, size), *[None] * (len(ins) - 1)]
+
+    def apply(bind: Any, at: Any, shape: Any, x: Any, update: Any, *starts: Any) -> Any:
+        begins, sizes = list(starts), aval_of(update).shape
+        window, masks = update, []
+        for dim in at:
+            # Rows ``begins`` to ``begins + count`` of the chunk are written, some with old values.
+            count = min(sizes[dim], shape[dim])
+            first = sub(_start_within(starts[dim], out.shape[dim] - sizes[dim]), at[dim])
+            begins[dim] = clamp(0, first, shape[dim] - count)
+            index = add(iota(np.int32, (count,), 0), sub(begins[dim], first))
+            window = move_axis(row_gather(move_axis(window, dim, 0), index, "clip"), 0, dim)
+            overlaps = bitwise_and(ge(index, 0), lt(index, sizes[dim]))
+            masks.append((overlaps, dim))
+        old = dynamic_slice(x, begins, aval_of(window).shape)
+        for mask, dim in masks:
+            which = broadcast_in_dim(mask, aval_of(window).shape, (dim,))
+            window = select_n(which, old, window)
+        return bind(x, window, *begins, **params)
+
+    return Halo(rows, apply)
+
+
 def dynamic_update_slice(
     x: Any, update: Any, start_indices: Sequence[Any], batch_dims: int = 0
 ) -> Any:
@@ -436,6 +500,7 @@ dynamic_update_slice_p = define(
     lower=Indexed(_update_body, _update_scalars, selects=True, partitionable=_update_partitionable),
     keys=write,
     simplify=_update_simplify,
+    halo=_update_halo,
     faults=lambda operands, params: _faults(
         operands[0],
         operands[2:],

@@ -272,11 +272,13 @@ def row_gather(x: Any, indices: Any, mode: str = "fill", batch_dims: int = 0) ->
     return row_gather_p.bind(x, indices, mode=mode, batch_dims=batch_dims)
 
 
-def _gather_chunk(params: dict[str, Any]) -> tuple[int, Any]:
+def _gather_chunk(dim: int, params: dict[str, Any]) -> Any:
     """Rows of other chunks are zeros; those out of bounds are filled by the first chunk."""
     mode, b = params["mode"], params["batch_dims"]
+    if dim != b:
+        return None
 
-    def apply(start: Any, size: int, x: Any, indices: Any) -> Any:
+    def apply(bind: Any, start: Any, size: int, x: Any, indices: Any) -> Any:
         dtype = aval_of(indices).dtype
         if dtypes.is_unsigned(dtype) and dtype.itemsize >= 4:
             indices = clamp(0, indices, size)  # as a signed number it might be negative
@@ -285,7 +287,7 @@ def _gather_chunk(params: dict[str, Any]) -> tuple[int, Any]:
         if mode == "clip":
             indices = clamp(0, indices, size - 1)
         first = convert_element_type(start, aval_of(indices).dtype)
-        found = row_gather(x, sub(indices, first), "zero", b)
+        found = bind(x, sub(indices, first), mode="zero", batch_dims=b)
         if mode != "fill":
             return found
         out_of_bounds = bitwise_or(lt(indices, 0), ge(indices, size))
@@ -294,7 +296,7 @@ def _gather_chunk(params: dict[str, Any]) -> tuple[int, Any]:
         is_filled = broadcast_in_dim_p.bind(is_filled, shape=out.shape, broadcast_dimensions=dims)
         return select_n(is_filled, found, full(out.shape, fill_value(out.dtype), out.dtype))
 
-    return b, apply
+    return apply
 
 
 row_gather_p = define(

@@ -12,6 +12,7 @@ from gpuflow.base import dtypes
 from gpuflow.base.errors import check
 from gpuflow.base.util import row_major_strides
 from gpuflow.core.aval import ShapedArray, aval_of
+from gpuflow.core.halo import Halo
 from gpuflow.core.jaxpr import Literal
 from gpuflow.core.key_use import write
 from gpuflow.core.lowering import Library
@@ -19,6 +20,9 @@ from gpuflow.core.primitive import Primitive
 from gpuflow.core.rules import AxisData, Fault
 from gpuflow.ops.define import define, types_text
 from gpuflow.ops.effects.faults import window_faults
+from gpuflow.ops.elementwise.arithmetic import sub
+from gpuflow.ops.elementwise.convert import convert_element_type
+from gpuflow.ops.elementwise.select import clamp
 from gpuflow.ops.handwritten.blocks import in_float32
 from gpuflow.ops.indexing.dimension_numbers import (
     Dims,
@@ -34,8 +38,9 @@ from gpuflow.ops.indexing.dimension_numbers import (
 from gpuflow.ops.indexing.lane_scatters import scatter_of_lane
 from gpuflow.ops.indexing.scatter_shares import can_be_shared, scatter_by_shares
 from gpuflow.ops.indexing.updating import Component, can_be_updated, counted, update
-from gpuflow.ops.layout.axes import squeeze_p
+from gpuflow.ops.layout.axes import broadcast_in_dim, squeeze_p
 from gpuflow.ops.layout.batch_dims import batch_to_dim
+from gpuflow.ops.layout.concatenate import concatenate
 from gpuflow.ops.layout.slicing import slice_p
 from gpuflow.ops.layout.transpose import transpose_p
 
@@ -269,6 +274,42 @@ def _partitionable(ins: Sequence[ShapedArray], out: ShapedArray, params: Any) ->
     return [(d, d) for d, _ in pairs], (), [(u, d) for d, u in pairs]
 
 
+def _halo(ins: Sequence[ShapedArray], out: ShapedArray, params: Any) -> Halo | None:
+    """Each chunk of the array gets the updates at its indices; nothing is sent."""
+    numbers, mode = params["dimension_numbers"], params["mode"]
+    windows = scatter_windows(ins[0].shape, numbers, ins[2].shape)
+    if dtypes.is_extended(out.dtype):
+        return None
+
+    def rows(dim: int, start: int, size: int) -> Sequence[Any] | None:
+        if dim not in numbers.inserted_window_dims or dim not in windows.mapped:
+            return None
+        return [(dim, start, size), None, None]
+
+    def apply(bind: Any, starts: Any, shape: Any, x: Any, indices: Any, updates: Any) -> Any:
+        del shape
+        dtype = aval_of(indices).dtype
+        if dtypes.is_unsigned(dtype) and dtype.itemsize >= 4:
+            indices = clamp(0, indices, max(out.shape))  # as signed numbers they might be negative
+        if dtype != np.int64:
+            indices = convert_element_type(indices, np.int32)
+        aval = aval_of(indices)
+
+        def of_all(vector: Any) -> Any:
+            return broadcast_in_dim(vector, aval.shape, (aval.ndim - 1,))
+
+        if mode is GatherScatterMode.CLIP:
+            last = np.array([windows.room(d) - 1 for d in windows.mapped], aval.dtype)
+            indices = clamp(of_all(np.zeros_like(last)), indices, of_all(last))
+        firsts = [starts.get(d, np.int32(0)) for d in windows.mapped]
+        shift = concatenate([broadcast_in_dim(first, (1,), ()) for first in firsts], 0)
+        shift = of_all(convert_element_type(shift, aval.dtype))
+        changed = {**params, "mode": GatherScatterMode.FILL_OR_DROP}
+        return bind(x, sub(indices, shift), updates, **changed)
+
+    return Halo(rows, apply)
+
+
 def _faults(operands: Sequence[Any], params: dict[str, Any]) -> list[Fault]:
     x, indices, updates = operands
     shapes = aval_of(x).shape, aval_of(updates).shape
@@ -305,6 +346,7 @@ def define_scatter(
         simplify=partial(_simplify, combine),
         faults=_faults,
         keys=write,
+        halo=_halo,
     )
     return primitive
 

@@ -6,19 +6,26 @@ from collections.abc import Sequence
 from itertools import accumulate
 from typing import Any
 
+import numpy as np
+
 from gpuflow.base.arguments import are_dimensions, as_items
 from gpuflow.base.dtypes import is_extended
 from gpuflow.base.errors import check
 from gpuflow.base.foreign import brief
 from gpuflow.core.argument_kinds import explained
 from gpuflow.core.aval import ShapedArray, aval_of
+from gpuflow.core.halo import Halo
 from gpuflow.core.lowering import Indexed
 from gpuflow.core.rules import AxisData, Zero, is_undefined
 from gpuflow.core.types import Array, ArrayLike
 from gpuflow.ops.define import check_same_dtype, define, types_text
+from gpuflow.ops.elementwise.arithmetic import add
+from gpuflow.ops.elementwise.comparison import lt
+from gpuflow.ops.elementwise.select import select_n
 from gpuflow.ops.indexing.updating import store_concatenated
 from gpuflow.ops.layout.axes import squeeze_p
 from gpuflow.ops.layout.batch_dims import batch_to_dim
+from gpuflow.ops.layout.iota import iota
 from gpuflow.ops.layout.slicing import merged_slices, slice_, slice_p
 from gpuflow.ops.zeros import instantiate
 
@@ -231,6 +238,26 @@ def _concatenate_partitionable(ins: Sequence[Any], out: Any, params: Any) -> Any
     return [shared_dims] * len(ins)
 
 
+def _concatenate_halo(ins: Sequence[Any], out: Any, params: Any) -> Halo | None:
+    if is_extended(out.dtype):
+        return None
+    dimension = params["dimension"]
+    offsets = [0, *accumulate(x.shape[dimension] for x in ins)][:-1]
+
+    def rows(dim: int, start: int, size: int) -> Sequence[Any]:
+        return [(dim, start - offset, size) for offset in offsets]
+
+    def apply(bind: Any, starts: Any, shape: Any, *arrays: Any) -> Any:
+        del bind
+        index = add(iota(np.int32, shape, dimension), starts[dimension])
+        result = arrays[0]
+        for offset, array in zip(offsets[1:], arrays[1:]):
+            result = select_n(lt(index, np.int32(offset)), array, result)
+        return result
+
+    return Halo(rows, apply)
+
+
 @explained
 def concatenate(operands: Sequence[ArrayLike] | Array, dimension: int) -> Array:
     """Concatenate arrays along an existing dimension.
@@ -272,4 +299,5 @@ concatenate_p = define(
         partitionable=_concatenate_partitionable,
     ),
     simplify=_concatenate_simplify,
+    halo=_concatenate_halo,
 )

@@ -8,6 +8,7 @@ from typing import Any
 from gpuflow.base.arguments import as_items
 from gpuflow.core import views
 from gpuflow.core.aval import ShapedArray
+from gpuflow.core.halo import Halo
 from gpuflow.core.lowering import Layout
 from gpuflow.core.rules import AxisData
 from gpuflow.core.types import Array, ArrayLike
@@ -41,6 +42,19 @@ def _rev_links(x: ShapedArray, out: ShapedArray, *, dimensions: tuple[int, ...])
 def _rev_partitionable(ins: Sequence[ShapedArray], out: ShapedArray, params: Any) -> Any:
     del ins
     return [[(d, d) for d in range(out.ndim) if d not in params["dimensions"]]]
+
+
+def _rev_halo(ins: Sequence[ShapedArray], out: ShapedArray, params: Any) -> Halo:
+    del out
+
+    def rows(dim: int, start: int, size: int) -> Sequence[Any]:
+        return [(dim, ins[0].shape[dim] - start - size, size)]
+
+    def apply(bind: Any, starts: Any, shape: Any, x: Any) -> Any:
+        del starts, shape
+        return bind(x, **params)
+
+    return Halo(rows, apply)
 
 
 def _rev_simplify(eqn: Any, definition: Any, build: Any) -> list[Any] | None:
@@ -90,4 +104,5 @@ rev_p = define(
         partitionable=_rev_partitionable,
     ),
     simplify=_rev_simplify,
+    halo=_rev_halo,
 )

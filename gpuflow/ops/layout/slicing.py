@@ -34,6 +34,7 @@ from gpuflow.ops.layout.axes import (
 from gpuflow.ops.layout.batch_dims import batch_to_dim
 from gpuflow.ops.layout.computed_slices import Bound, computed_slices
 from gpuflow.ops.layout.pad_rewrites import added_pads, padded_rows, padded_stores
+from gpuflow.ops.layout.slice_blocks import pad_halo, slice_chunk, slice_halo
 from gpuflow.ops.zeros import full, instantiate
 
 Config = tuple[tuple[int, int, int], ...]
@@ -288,6 +289,8 @@ slice_p = define(
     batch=_slice_batch,
     lower=Layout(_slice_view, _slice_links, _slice_steps, partitionable=_slice_partitionable),
     simplify=_slice_simplify,
+    halo=slice_halo,
+    chunk=slice_chunk,
     size_params=frozenset({"start_indices", "limit_indices"}),
 )
 
@@ -553,4 +556,5 @@ pad_p = define(
         partitionable=_pad_partitionable,
     ),
     simplify=_pad_simplify,
+    halo=pad_halo,
 )

@@ -27,6 +27,7 @@ from gpuflow.ops.windows.bodies import reduction, sizes
 from gpuflow.ops.windows.sliding import (
     has_bounds,
     window_counts,
+    window_halo,
     window_partitionable,
     window_slices,
     with_leading,
@@ -131,6 +132,7 @@ reduce_window_sum_p = define(
     batch=partial(_batch, lambda: reduce_window_sum_p),
     lower=Indexed(reduction("add", lambda dtype: 0), sizes, partitionable=window_partitionable),
     tolerance=16,
+    halo=partial(window_halo, lambda dtype: 0),
 )
 
 
@@ -154,6 +156,7 @@ def _extreme(
         jvp=jvp,
         batch=partial(_batch, lambda: primitive),
         lower=Indexed(reduction(function, neutral), sizes, partitionable=window_partitionable),
+        halo=partial(window_halo, neutral),
     )
     return primitive
 

@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import Any
 
 from gpuflow.base import dtypes
 from gpuflow.base.errors import check
 from gpuflow.core.aval import ShapedArray
+from gpuflow.core.halo import Halo, Sliding
 from gpuflow.ops.contractions.convolution import Dims, Pads, dilated, window_count
 from gpuflow.ops.define import is_ordered
 
@@ -73,6 +74,36 @@ def with_leading(params: dict[str, Any]) -> dict[str, Any]:
 def has_bounds(dtype: Any) -> bool:
     """Whether ``dtype`` has a smallest and a largest number, for padding."""
     return is_ordered(dtype) and not dtypes.is_bool(dtype)
+
+
+def window_halo(
+    neutral: Callable[[Any], Any], ins: Sequence[ShapedArray], out: ShapedArray, params: Any
+) -> Halo:
+    """Rows of a block of a window reduction; ``neutral`` gives the padding of a dtype."""
+    slides = [
+        Sliding(stride, low, base, dilated(window, dilation))
+        for window, stride, (low, _), base, dilation in zip(
+            params["window_dimensions"],
+            params["window_strides"],
+            params["padding"],
+            params["base_dilation"],
+            params["window_dilation"],
+            strict=True,
+        )
+    ]
+
+    def rows(dim: int, start: int, size: int) -> Sequence[Any] | None:
+        found = slides[dim].rows(start, size)
+        return None if found is None else [(dim, *found)] * len(ins)
+
+    def apply(bind: Any, starts: Any, shape: Any, *operands: Any) -> Any:
+        pads = [
+            slides[d].padding(shape[d]) if d in starts else edges
+            for d, edges in enumerate(params["padding"])
+        ]
+        return bind(*operands, **{**params, "padding": tuple(pads)})
+
+    return Halo(rows, apply, lambda number, operands: neutral(out.dtype))
 
 
 def window_partitionable(ins: Sequence[ShapedArray], out: ShapedArray, params: Any) -> Any:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from itertools import takewhile
 from math import prod
 from typing import Any
@@ -13,7 +13,7 @@ from gpuflow.compiler.shardings import Correspondence, corresponding
 from gpuflow.core.blocks import Product
 from gpuflow.core.jaxpr import Eqn, Jaxpr, Var
 from gpuflow.core.sharding import NamedSharding
-from gpuflow.parallel.partition.resharding import DimAxes, dim_axes_in
+from gpuflow.parallel.partition.resharding import DimAxes, dim_axes_in, is_even
 from gpuflow.runtime.memories import Memories
 
 
@@ -25,11 +25,15 @@ class Factor:
         operands: the dimension of each operand; None if it has none, or repeats one element.
         out: the dimension of the result; None: the op reduces along it.
         counts: the sizes that a split must divide.
+        sent: of dimensions along which memories exchange rows: ``number of chunks -> bytes that a
+            memory sends``, None if this is not possible. They need not divide, and one mesh axis
+            splits them. Default: nothing is sent.
     """
 
     operands: tuple[int | None, ...]
     out: int | None
     counts: tuple[int, ...]
+    sent: Callable[[int], float | None] | None = None
 
 
 def factors_of_product(eqn: Eqn, product: Product) -> list[Factor]:
@@ -78,7 +82,8 @@ def choose(
     An axis stays where one of the operands has it, if the others can follow: those that split
     another dimension over it exchange, or are gathered if they lack the factor. Terms of a sum have
     to be added up. Of equal choices the first dimension of the result is split, which is mostly the
-    one of a batch.
+    one of a batch. If the op cannot be split where operands are, they exchange too, for the first
+    dimension of the result that all of them have.
 
     Args:
         factors: of the op.
@@ -100,8 +105,10 @@ def choose(
         fitting = [
             k
             for k in sorted(candidates, key=lambda k: _order(factors[k]))
-            if _fits(factors[k], (*split[k], name), memories)
+            if _fits(factors[k], (*split[k], name), have, memories)
         ]
+        if not fitting:
+            fitting = _another(factors, split, name, have, memories)
         if len(fitting) > 1:
             costs = [
                 _sent(factors, k, current, have, split, sizes, name, memories) for k in fitting
@@ -125,9 +132,41 @@ def _order(factor: Factor) -> tuple[bool, int]:
     return factor.out is None, factor.out or 0
 
 
-def _fits(factor: Factor, names: Sequence[Any], memories: Memories) -> bool:
+def _fits(
+    factor: Factor, names: Sequence[Any], have: Sequence[DimAxes], memories: Memories
+) -> bool:
+    """Whether mesh axes may split a factor: evenly, or as an operand is split already."""
     count = prod(memories.between[name] for name in names)
-    return all(size % count == 0 for size in factor.counts)
+    if factor.sent is not None:
+        return len(names) == 1 and factor.sent(count) is not None
+    if all(size % count == 0 for size in factor.counts):
+        return True
+    is_split = any(
+        dim is not None and dim_axes[dim] == tuple(names)
+        for dim, dim_axes in safe_zip(factor.operands, have)
+    )
+    return is_split and len(factor.counts) == 1
+
+
+def _another(
+    factors: Sequence[Factor],
+    split: Sequence[Sequence[Any]],
+    name: Any,
+    have: Sequence[DimAxes],
+    memories: Memories,
+) -> list[int]:
+    """A factor that the operands with a mesh axis may split instead; at most one."""
+    users = [k for k, dim_axes in enumerate(have) if any(name in names for names in dim_axes)]
+    fitting = [
+        k
+        for k, factor in enumerate(factors)
+        if users
+        and factor.out is not None
+        and factor.sent is None
+        and all(factor.operands[user] is not None for user in users)
+        and _fits(factor, (*split[k], name), have, memories)
+    ]
+    return sorted(fitting, key=lambda k: _order(factors[k]))[:1]
 
 
 def _sent(
@@ -142,7 +181,7 @@ def _sent(
 ) -> float:
     """The bytes that a memory sends if an axis splits a factor."""
     count, factor = memories.between[name], factors[chosen]
-    sent = 0.0
+    sent = 0.0 if factor.sent is None else factor.sent(count) or 0.0
     for k, number in enumerate(current):
         if number in (None, chosen):
             continue
@@ -190,6 +229,46 @@ def without_axes(dim_axes: DimAxes, names: Sequence[Any]) -> DimAxes:
 # --- readers -------------------------------------------------------------------------------
 
 
+class Readers:
+    """The equations that read each value of a program.
+
+    Args:
+        program: of whole arrays.
+    """
+
+    def __init__(self, program: Jaxpr) -> None:
+        self._program = program
+        self._positions: dict[Var, list[int]] = {}
+        for position, eqn in enumerate(program.eqns):
+            for atom in eqn.inputs:
+                if type(atom) is Var:
+                    self._positions.setdefault(atom, []).append(position)
+        for atom in program.outvars:
+            if type(atom) is Var:
+                self._positions.setdefault(atom, []).append(len(program.eqns))
+
+    def count(self, var: Any) -> int:
+        """How often a value is read; outputs are read once more."""
+        return len(self._positions.get(var, ()))
+
+    def first(self, var: Any) -> int:
+        """The position of the first equation that reads a value."""
+        return self._positions.get(var, [len(self._program.eqns)])[0]
+
+    def exchange_rows(self, var: Any, dim: int) -> bool:
+        """Whether all readers of a value need a range of its rows along a dimension."""
+        positions = self._positions.get(var, [len(self._program.eqns)])
+        if positions[-1] == len(self._program.eqns):
+            return False
+        for eqn in {id(e): e for e in map(self._program.eqns.__getitem__, positions)}.values():
+            correspondence = corresponding(eqn)
+            slides = () if correspondence is None else correspondence.slides
+            numbers = [k for k, atom in enumerate(eqn.inputs) if atom is var]
+            if not all(any(dims[k] == dim for _, dims in slides) for k in numbers):
+                return False
+        return True
+
+
 def wanted_axes(
     program: Jaxpr, out_axes: Sequence[DimAxes], memories: Memories
 ) -> dict[Var, DimAxes]:
@@ -200,8 +279,14 @@ def wanted_axes(
     wanted: dict[Var, DimAxes] = {}
 
     def want(atom: Any, dim_axes: DimAxes) -> None:
-        if type(atom) is Var and any(dim_axes):
-            wanted.setdefault(atom, dim_axes)
+        if type(atom) is not Var:
+            return
+        even = tuple(
+            names if is_even(size, names, memories) else ()
+            for size, names in safe_zip(atom.aval.shape, dim_axes)
+        )
+        if any(even):
+            wanted.setdefault(atom, even)
 
     for atom, dim_axes in safe_zip(program.outvars, out_axes):
         want(atom, dim_axes)

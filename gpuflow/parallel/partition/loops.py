@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from typing import Any
 
 from gpuflow.base.util import safe_zip
@@ -13,36 +13,32 @@ from gpuflow.control.loops.while_loop import bind_while
 from gpuflow.core.jaxpr import ClosedJaxpr, Eqn
 from gpuflow.core.lowering import ScanForm, WhileForm
 from gpuflow.parallel.partition.resharding import DimAxes, needed
-
-# The constructor of Split, ``(value, dim_axes) -> Split``; an import would be a cycle.
-Make = Callable[[Any, DimAxes], Any]
+from gpuflow.parallel.partition.shards import Split
 
 
 def partition_loop(
     partitioner: Any,
     eqn: Eqn,
-    operands: Sequence[Any],
-    make_split: Make,
+    operands: Sequence[Split],
     wanted: Sequence[DimAxes | None],
-) -> list[Any]:
+) -> list[Split]:
     """Partition a loop; carries have the mesh axes that its body gives them.
 
     Args:
         partitioner: the Partitioner.
         eqn: the equation of a loop.
         operands: its operands, as Split.
-        make_split: the constructor of Split.
         wanted: the mesh axes with which its results are read, if known.
     """
     rule = eqn.primitive.lower
     assert rule.form is not None
     form = rule.form(eqn.params)
     if isinstance(form, ScanForm):
-        return _scan(partitioner, eqn, form, operands, make_split, wanted)
-    return _while(partitioner, eqn, form, operands, make_split)
+        return _scan(partitioner, eqn, form, operands, wanted)
+    return _while(partitioner, eqn, form, operands)
 
 
-def _followed(partitioner: Any, eqn: Eqn, operands: Sequence[Any]) -> list[DimAxes]:
+def _followed(partitioner: Any, eqn: Eqn, operands: Sequence[Split]) -> list[DimAxes]:
     """Propagate mesh axes from operands to results."""
     memories = partitioner.memories
     result_axes = mesh_axes_of_results(eqn, [x.dim_axes for x in operands], memories.mesh)
@@ -55,7 +51,7 @@ def _either(first: Sequence[DimAxes | None], second: Sequence[DimAxes]) -> list[
     return [a if a is not None and any(a) else b for a, b in safe_zip(first, second)]
 
 
-def _values(partitioner: Any, operands: Sequence[Any], dim_axes: Sequence[DimAxes]) -> list[Any]:
+def _values(partitioner: Any, operands: Sequence[Split], dim_axes: Sequence[DimAxes]) -> list[Any]:
     return [partitioner.reshard(*pair) for pair in safe_zip(operands, dim_axes)]
 
 
@@ -63,8 +59,7 @@ def _scan(
     partitioner: Any,
     eqn: Eqn,
     form: ScanForm,
-    operands: Sequence[Any],
-    make_split: Make,
+    operands: Sequence[Split],
     wanted: Sequence[DimAxes | None],
 ) -> list[Any]:
     first, split = form.num_consts, form.num_consts + form.num_carry
@@ -86,12 +81,10 @@ def _scan(
         reverse=form.reverse,
         unroll=eqn.params.get("unroll", 1),
     )
-    return [make_split(*pair) for pair in safe_zip(outs, [*carries, *rows])]
+    return _splits(eqn, outs, [*carries, *rows])
 
 
-def _while(
-    partitioner: Any, eqn: Eqn, form: WhileForm, operands: Sequence[Any], make_split: Make
-) -> list[Any]:
+def _while(partitioner: Any, eqn: Eqn, form: WhileForm, operands: Sequence[Split]) -> list[Any]:
     first = form.num_condition_consts
     split = first + form.num_body_consts
     consts = [x.dim_axes for x in operands[:split]]
@@ -101,16 +94,15 @@ def _while(
     body = partitioner.traced(_closed(form.body), [*consts[first:], *carries], carries)
     values = _values(partitioner, operands, [*consts, *carries])
     outs = bind_while(condition, body, values[:first], values[first:split], values[split:])
-    return [make_split(*pair) for pair in safe_zip(outs, carries)]
+    return _splits(eqn, outs, carries)
 
 
 def partition_branch(
     partitioner: Any,
     eqn: Eqn,
-    operands: Sequence[Any],
-    make_split: Make,
+    operands: Sequence[Split],
     wanted: Sequence[DimAxes | None],
-) -> list[Any]:
+) -> list[Split]:
     """Partition branches, whose results have the same mesh axes; Args as in ``partition_loop``."""
     rule = eqn.primitive.lower
     assert rule.branches is not None
@@ -122,7 +114,12 @@ def partition_branch(
     ]
     index, *values = _values(partitioner, operands, operand_axes)
     outs = bind_cond(branches, index, values)
-    return [make_split(*pair) for pair in safe_zip(outs, result_axes)]
+    return _splits(eqn, outs, result_axes)
+
+
+def _splits(eqn: Eqn, outs: Sequence[Any], dim_axes: Sequence[DimAxes]) -> list[Split]:
+    triples = zip(outs, eqn.outputs, dim_axes, strict=True)
+    return [Split(value, var.aval, axes) for value, var, axes in triples]
 
 
 def _closed(jaxpr: ClosedJaxpr) -> ClosedJaxpr:

@@ -21,6 +21,9 @@ from gpuflow.ops.collectives.all_to_all import all_to_all_p
 from gpuflow.ops.collectives.axis_index import axis_index_p
 from gpuflow.ops.indexing.dynamic_slices import dynamic_slice
 from gpuflow.ops.layout.axes import reshape, squeeze
+from gpuflow.ops.layout.concatenate import concatenate
+from gpuflow.ops.layout.slicing import slice_in_dim
+from gpuflow.ops.zeros import full
 from gpuflow.runtime.memories import Memories
 
 # For each dimension the mesh axes that it is split over.
@@ -41,10 +44,20 @@ def dim_axes_in(sharding: NamedSharding, rank: int, memories: Memories) -> DimAx
     return (*dim_axes, *[()] * (rank - len(dim_axes)))
 
 
+def chunk_size(size: int, count: int) -> int:
+    """The size of the chunks of a dimension; the last ones may exceed it."""
+    return -(-size // count)
+
+
+def is_even(size: int, names: Iterable[Any], memories: Memories) -> bool:
+    """Whether a dimension of ``size`` has equal chunks over mesh axes."""
+    return size % prod(memories.between[name] for name in names) == 0
+
+
 def local_shape(aval: ShapedArray, dim_axes: DimAxes, memories: Memories) -> tuple[int, ...]:
     """The shape of a memory's shard."""
     return tuple(
-        size // prod(memories.between[name] for name in names)
+        chunk_size(size, prod(memories.between[name] for name in names))
         for size, names in zip(aval.shape, dim_axes, strict=True)
     )
 
@@ -63,19 +76,52 @@ def local_params(eqn: Eqn, dim_axes: DimAxes, local: tuple[int, ...]) -> dict[st
     return params
 
 
-def resharded(x: Any, have: DimAxes, want: DimAxes, memories: Memories) -> Any:
+def resharded(
+    x: Any, shape: Sequence[int], have: DimAxes, want: DimAxes, memories: Memories
+) -> Any:
     """Reshard a value, one mesh axis at a time.
 
     An axis that splits the wrong dimension is moved by an all-to-all, which sends each memory's
     shard once. If no such step exists, a dimension is sliced; slices come before gathers, so that
-    less is gathered.
+    less is gathered. A dimension with unequal chunks is gathered first or sliced last.
 
     Args:
         x: the shard of the memory.
+        shape: of the whole array.
         have, want: current and requested mesh axes of each dimension.
         memories: the memories of the mesh.
     """
     now = list(have)
+    for dim, size in enumerate(shape):
+        if now[dim] != want[dim] and not is_even(size, now[dim], memories):
+            while now[dim]:
+                x = _gathered(x, dim, now[dim], memories)
+                now[dim] = now[dim][:-1]
+            x = slice_in_dim(x, 0, size, axis=dim)
+    goal = tuple(
+        new if old == new or is_even(size, new, memories) else ()
+        for size, old, new in zip(shape, now, want, strict=True)
+    )
+    x = _evenly_resharded(x, now, goal, memories)
+    for dim, size in enumerate(shape):
+        if now[dim] == want[dim]:
+            continue
+        count = prod(memories.between[name] for name in want[dim])
+        x = _with_rows(x, dim, chunk_size(size, count) * count)
+        for k in range(len(want[dim])):
+            x = _sliced(x, dim, want[dim][: k + 1], memories)
+    return x
+
+
+def _with_rows(x: Any, dim: int, size: int) -> Any:
+    """A value with zeros at the end of a dimension, up to ``size`` rows."""
+    aval = aval_of(x)
+    shape = (*aval.shape[:dim], size - aval.shape[dim], *aval.shape[dim + 1 :])
+    return concatenate([x, full(shape, 0, aval.dtype)], dim)
+
+
+def _evenly_resharded(x: Any, now: list[tuple[Any, ...]], want: DimAxes, memories: Memories) -> Any:
+    """Reshard a value whose dimensions have equal chunks; ``now`` is updated to ``want``."""
     while True:
         step = _exchange_step(now, want) or _slice_step(now, want) or _gather_step(now, want)
         if step is None:

@@ -1,0 +1,400 @@
+"""Ops whose dimensions correspond, and matrix products: how each is computed on shards."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import replace
+from typing import Any
+
+import numpy as np
+
+from gpuflow.base import dtypes
+from gpuflow.base.util import safe_zip
+from gpuflow.compiler.shardings import Correspondence, corresponding
+from gpuflow.core.aval import ShapedArray, aval_of
+from gpuflow.core.blocks import Product
+from gpuflow.core.jaxpr import Eqn
+from gpuflow.core.primitive import Primitive
+from gpuflow.ops.collectives.psum import psum_p
+from gpuflow.ops.collectives.reduce import pmax_p, pmin_p
+from gpuflow.ops.elementwise.arithmetic import mul
+from gpuflow.ops.reductions.reduce import highest, lowest
+from gpuflow.parallel.partition.choices import (
+    Factor,
+    Readers,
+    choose,
+    factors_of,
+    factors_of_product,
+    operand_axes,
+    without_axes,
+)
+from gpuflow.parallel.partition.exchange import plan_exchange, rows_of, where_rows
+from gpuflow.parallel.partition.resharding import (
+    DimAxes,
+    chunk_size,
+    is_even,
+    local_params,
+    local_shape,
+)
+from gpuflow.parallel.partition.shards import Shards, Split
+from gpuflow.runtime.memories import Memories
+
+# From the function of a reduction to the collective that combines the results of memories.
+_COLLECTIVES = {"add": psum_p, "max": pmax_p, "min": pmin_p}
+_COLLECTIVES_OF_BOOLS = {"add": pmax_p, "or": pmax_p, "max": pmax_p, "and": pmin_p, "min": pmin_p}
+
+# Called with an equation, the mesh axes that its operands lose, and the bytes that are gathered.
+Lost = Callable[[Eqn, Sequence[Any], int], None]
+
+
+def iterated(
+    shards: Shards, eqn: Eqn, operands: Sequence[Split], readers: Readers, lost: Lost
+) -> list[Split] | None:
+    """Ops with corresponding dimensions: elementwise ops, layouts, reductions and others.
+
+    ``choose`` gives each axis of iteration its mesh axes, to which operands are resharded. Along
+    axes with a halo, memories exchange the rows that their blocks need.
+
+    Returns:
+        The results; None if nothing can be split.
+    """
+    correspondence = corresponding(eqn)
+    if correspondence is None:
+        return None
+    memories = shards.memories
+    factors = _factors(eqn, correspondence, readers)
+    sizes = [atom.aval.nbytes for atom in (*eqn.inputs, eqn.outputs[0])]
+    have = [x.dim_axes for x in operands]
+    chosen = choose(factors, have, sizes, memories)
+    chunk = _chunk(shards, eqn, correspondence, operands, chosen)
+    if chunk is not None:
+        # Where other operands are split over its axes, the sum may be.
+        natural = chosen
+        have = [without_axes(x.dim_axes, chunk[1]) for x in operands]
+        chosen = choose(factors, have, sizes, memories)
+    split = {axis: names for axis, names in enumerate(chosen) if names}
+    goals = operand_axes(eqn, correspondence, split, memories)
+    if chunk is not None:
+        dim, names = chunk
+        goals[0] = (*goals[0][:dim], names, *goals[0][dim + 1 :])
+    slides = {axis: dims for axis, dims in correspondence.slides if axis in split}
+    for axis, dims in slides.items():
+        for k, dim in enumerate(dims):
+            if dim is not None and operands[k].dim_axes[dim] == split[axis]:
+                goals[k] = (*goals[k][:dim], split[axis], *goals[k][dim + 1 :])
+    if not split and chunk is None:
+        return None  # every memory would compute the whole op: gather with a warning
+    _report_lost(eqn, operands, goals, chosen, memories, lost)
+    values = [shards.reshard(*pair) for pair in safe_zip(operands, goals)]
+    dim_axes = [
+        tuple(() if k is None else split.get(k, ()) for k in out) for out in correspondence.outs
+    ]
+    if chunk is not None:
+        terms = _chunk_terms(shards, eqn, values, dim_axes[0], *chunk)
+        terms.sum_axes = tuple(() if k is None else natural[k] for k in correspondence.outs[0])
+        return [terms]
+    if slides:
+        return _block_of_rows(shards, eqn, values, goals, dim_axes[0], slides)
+    reduced = {axis: split[axis] for axis in correspondence.reduced if axis in split}
+    if not reduced:
+        return applied(eqn, values, dim_axes, memories)
+    values = _with_neutral_rows(shards, eqn, correspondence, reduced, values)
+    names = [name for axis_names in reduced.values() for name in axis_names]
+    return _combined(eqn, values, dim_axes, names, memories)
+
+
+def _factors(eqn: Eqn, correspondence: Correspondence, readers: Readers) -> list[Factor]:
+    """The factors of an equation; the op cannot be split along those without operands."""
+    factors = factors_of(eqn, correspondence)
+    if _collective(eqn) is None:
+        for axis in correspondence.reduced:
+            factors[axis] = replace(factors[axis], operands=(None,) * len(eqn.inputs))
+    for axis, dims in correspondence.slides:
+        sent = _bytes_of_halo(eqn, correspondence, axis, dims, readers)
+        factors[axis] = replace(factors[axis], operands=dims, sent=sent)
+    return factors
+
+
+def _bytes_of_halo(
+    eqn: Eqn,
+    correspondence: Correspondence,
+    axis: int,
+    dims: Sequence[int | None],
+    readers: Readers,
+) -> Callable[[int], float | None]:
+    """``number of chunks -> bytes that a memory sends``; None if blocks have no such rows.
+
+    Fewer rows than memories stay where they are if readers exchange rows too, as in a roll.
+    """
+    halo, size = correspondence.halo, eqn.outputs[0].aval.shape[axis]
+    assert halo is not None
+
+    def sent(count: int) -> float | None:
+        chunk = chunk_size(size, count)
+        if halo.rows(axis, 0, chunk) is None:
+            return None
+        if size < count and not readers.exchange_rows(eqn.outputs[0], axis):
+            return None
+        total = 0.0
+        for k, dim in enumerate(dims):
+            if dim is None:
+                continue
+            aval = eqn.inputs[k].aval
+            starts, rows = rows_of(halo, k, axis, chunk, count)
+            if any(a + rows > 0 and a < aval.shape[dim] for a in starts) and aval.size:
+                exchange = plan_exchange(starts, rows, aval.shape[dim])
+                total += exchange.sent * aval.nbytes / aval.shape[dim]
+        return total
+
+    return sent
+
+
+def _report_lost(
+    eqn: Eqn,
+    operands: Sequence[Split],
+    goals: Sequence[DimAxes],
+    chosen: Sequence[tuple[Any, ...]],
+    memories: Memories,
+    lost: Lost,
+) -> None:
+    """Report mesh axes that operands have, and that neither the op nor its operands are split over.
+
+    Then each memory along such an axis gathers and computes the same elements.
+    """
+    used = {name for names in (*chosen, *[n for goal in goals for n in goal]) for name in names}
+    for name in memories.names:
+        if name not in used:
+            gathered = [x.aval.nbytes for x in operands if any(name in n for n in x.dim_axes)]
+            if gathered:
+                lost(eqn, [name], sum(gathered))
+
+
+# --- chunks of operands ----------------------------------------------------------------------
+
+
+def _chunk(
+    shards: Shards,
+    eqn: Eqn,
+    correspondence: Correspondence,
+    operands: Sequence[Split],
+    chosen: Sequence[tuple[Any, ...]],
+) -> tuple[int, tuple[Any, ...]] | None:
+    """The dimension of the first operand that is read in chunks, and its mesh axes.
+
+    None if it is not split, if the op is split along it or exchanges rows along another one, or if
+    to gather it sends fewer bytes than to add up the result.
+    """
+    rule, aval = eqn.primitive.placement.chunk, eqn.outputs[0].aval
+    if rule is None or any(chosen[axis] for axis, _ in correspondence.slides):
+        return None
+    if dtypes.is_bool(aval.dtype) or dtypes.is_extended(aval.dtype):
+        return None
+    shards.add_up(operands[0], operands[0].dim_axes)
+    memories, first = shards.memories, operands[0]
+    others = {dim for dim, _ in correspondence.reads[0]}
+    for dim, names in enumerate(first.dim_axes):
+        if not names or dim in others or not is_even(first.aval.shape[dim], names, memories):
+            continue
+        is_block = len(names) == 1 or all(memories.within[name] == 1 for name in names)
+        is_less = first.aval.nbytes * (1 - 1 / shards.count(names)) >= aval.nbytes
+        if is_block and is_less and rule(dim, eqn.params) is not None:
+            return dim, names
+    return None
+
+
+def _chunk_terms(
+    shards: Shards, eqn: Eqn, values: Sequence[Any], out: DimAxes, dim: int, names: Sequence[Any]
+) -> Split:
+    """The term of the output that a chunk of the first operand gives."""
+    assert eqn.primitive.placement.chunk is not None
+    apply = eqn.primitive.placement.chunk(dim, eqn.params)
+    assert apply is not None, "the dimension was selected by this rule"
+    length = aval_of(values[0]).shape[dim]
+    start = mul(shards.number(names), np.int32(length))
+    value = apply(eqn.primitive.bind, start, eqn.inputs[0].aval.shape[dim], *values)
+    partial = tuple(name for name in shards.memories.names if name in names)
+    return Split(value, eqn.outputs[0].aval, out, partial)
+
+
+# --- halos -----------------------------------------------------------------------------------
+
+
+def _block_of_rows(
+    shards: Shards,
+    eqn: Eqn,
+    values: Sequence[Any],
+    have: Sequence[DimAxes],
+    out: DimAxes,
+    slides: Mapping[int, Sequence[int | None]],
+) -> list[Split]:
+    """The block of a memory, from rows of operands that memories exchange.
+
+    Args:
+        shards: of the program.
+        eqn: an equation with a halo.
+        values, have: the shards of its operands, and their mesh axes.
+        out: the mesh axes of its result.
+        slides: for axes of iteration with a halo, the dimension of each operand that has its rows.
+    """
+    var, memories = eqn.outputs[0], shards.memories
+    halo = eqn.primitive.placement.halo([x.aval for x in eqn.inputs], var.aval, eqn.params)  # type: ignore[misc]
+    assert halo is not None, "the equation has slides"
+    shape, starts, rows = local_shape(var.aval, out, memories), {}, list(values)
+    for axis, dims in slides.items():
+        count = shards.count(out[axis])
+        starts[axis] = mul(shards.number(out[axis]), np.int32(shape[axis]))
+        for k, dim in enumerate(dims):
+            if dim is None:
+                continue
+            first, length = rows_of(halo, k, axis, shape[axis], count)
+            size = eqn.inputs[k].aval.shape[dim]
+            exchange = plan_exchange(first, length, size)
+            fill = None if halo.fill is None else halo.fill(k, values)
+            is_split = have[k][dim] == out[axis]
+            rows[k] = exchange(
+                rows[k], dim, is_split, shards.number(out[axis]), out[axis], fill, memories
+            )
+    block = halo.apply(eqn.primitive.bind, starts, tuple(shape), *rows)
+    return [Split(block, var.aval, out)]
+
+
+# --- reductions --------------------------------------------------------------------------------
+
+
+def _with_neutral_rows(
+    shards: Shards,
+    eqn: Eqn,
+    correspondence: Correspondence,
+    reduced: Mapping[int, tuple[Any, ...]],
+    values: Sequence[Any],
+) -> list[Any]:
+    """Operands whose elements beyond the whole array are neutral, where a dimension is uneven."""
+    function, results = eqn.primitive.lower.combine_shards, list(values)
+    for axis, names in reduced.items():
+        for k, links in enumerate(correspondence.reads):
+            for dim in [d for d, a in links if a == axis]:
+                aval = eqn.inputs[k].aval
+                if not is_even(aval.shape[dim], names, shards.memories):
+                    neutral = _NEUTRAL[function](aval.dtype)
+                    results[k] = _masked(shards, results[k], dim, aval.shape[dim], names, neutral)
+    return results
+
+
+_NEUTRAL: dict[Any, Callable[[Any], Any]] = {
+    "add": lambda dtype: 0,
+    "or": lambda dtype: 0,
+    "and": lambda dtype: 1,
+    "max": lambda dtype: False if dtypes.is_bool(dtype) else lowest(dtype),
+    "min": lambda dtype: True if dtypes.is_bool(dtype) else highest(dtype),
+}
+
+
+def _masked(shards: Shards, x: Any, dim: int, size: int, names: Sequence[Any], neutral: Any) -> Any:
+    """A shard whose rows beyond ``size`` rows of the whole array have a neutral element."""
+    chunk = aval_of(x).shape[dim]
+    return where_rows(x, dim, mul(shards.number(names), np.int32(chunk)), size, neutral)
+
+
+def _combined(
+    eqn: Eqn,
+    values: Sequence[Any],
+    dim_axes: Sequence[DimAxes],
+    names: Sequence[Any],
+    memories: Memories,
+) -> list[Split] | None:
+    """The equation on shards, with results combined over the mesh axes that it reduces.
+
+    Sums are left as terms, see ``Shards.add_up``. Those of 16-bit floats are rounded once, after
+    all memories' are added, where the call has a result in float32.
+    """
+    # In the order of the mesh, so that reductions over the same axes share a communicator.
+    partial = tuple(name for name in memories.names if name in names)
+    if not partial:
+        return applied(eqn, values, dim_axes, memories)
+    outs = applied(_with_float32_result(eqn), values, dim_axes, memories)
+    collective = _collective(eqn)
+    if outs is None or collective is None:
+        return None
+    results = []
+    for out, var in safe_zip(outs, eqn.outputs):
+        if collective is psum_p:
+            dtype = None if aval_of(out.value).dtype == var.aval.dtype else var.aval.dtype
+            results.append(Split(out.value, var.aval, out.dim_axes, partial, dtype))
+            continue
+        across = tuple(map(memories.across, partial))
+        value = collective.bind(out.value, axes=across, axis_index_groups=None)
+        results.append(Split(value, var.aval, out.dim_axes))
+    return results
+
+
+def applied(
+    eqn: Eqn, values: Sequence[Any], dim_axes: Sequence[DimAxes], memories: Memories
+) -> list[Split] | None:
+    """The equation on shards; None if this does not give the expected shape of the result."""
+    pairs = safe_zip(eqn.outputs, dim_axes)
+    expected = [local_shape(var.aval, axes, memories) for var, axes in pairs]
+    params = local_params(eqn, dim_axes[0], expected[0])
+    try:
+        out = eqn.primitive.shape(*map(aval_of, values), **params)
+    except (TypeError, ValueError):
+        return None
+    avals: Sequence[ShapedArray] = out if eqn.primitive.multiple_results else [out]
+    if [aval.shape for aval in avals] != expected:
+        return None
+    outs = eqn.primitive.bind(*values, **params)
+    outs = outs if eqn.primitive.multiple_results else [outs]
+    triples = zip(outs, eqn.outputs, dim_axes, strict=True)
+    return [Split(value, var.aval, axes) for value, var, axes in triples]
+
+
+def _collective(eqn: Eqn) -> Primitive | None:
+    """The collective that combines the results of memories; None if there is none."""
+    is_bool = dtypes.is_bool(eqn.outputs[0].aval.dtype)
+    collectives = _COLLECTIVES_OF_BOOLS if is_bool else _COLLECTIVES
+    return collectives.get(eqn.primitive.lower.combine_shards)
+
+
+def _with_float32_result(eqn: Eqn) -> Eqn:
+    """The equation with a float32 result instead of 16-bit floats or narrower, if possible."""
+    rule, dtype = eqn.primitive.lower, eqn.outputs[0].aval.dtype
+    if rule.dtype_param is None:
+        return eqn
+    if not dtypes.is_floating(dtype) or dtype.itemsize > 2:
+        return eqn
+    return eqn.replace(params={**eqn.params, rule.dtype_param: dtypes.float32})
+
+
+# --- products ----------------------------------------------------------------------------------
+
+
+def multiplied(
+    shards: Shards, eqn: Eqn, product: Product, operands: Sequence[Split]
+) -> list[Split] | None:
+    """A batched matrix product; contracted dimensions may be sharded too."""
+    left, right = operands[:2]
+    for operand in operands:
+        shards.add_up(operand, operand.dim_axes)
+    factors = factors_of_product(eqn, product)
+    have = [left.dim_axes, right.dim_axes]
+    sizes = [atom.aval.nbytes for atom in (*eqn.inputs[:2], eqn.outputs[0])]
+    chosen = choose(factors, have, sizes, shards.memories, moves=True)
+    dims = [[()] * atom.aval.ndim for atom in (*eqn.inputs[:2], eqn.outputs[0])]
+    for factor, names in safe_zip(factors, chosen):
+        for side, dim in enumerate((*factor.operands, factor.out)):
+            if dim is not None:
+                dims[side][dim] = names
+    one, two, out = map(tuple, dims)
+    values = [shards.reshard(left, one), shards.reshard(right, two)]
+    values += [shards.reshard(x, ((),) * len(x.dim_axes)) for x in operands[2:]]
+    summed = []
+    for factor, names in safe_zip(factors, chosen):
+        if factor.out is not None:
+            continue
+        summed += names
+        for side, dim in enumerate(factor.operands):
+            size = factor.counts[0]
+            if dim is not None and not is_even(size, names, shards.memories):
+                values[side] = _masked(shards, values[side], dim, size, names, 0)
+    if summed:
+        return _combined(eqn, values, [out], summed, shards.memories)
+    return applied(eqn, values, [out], shards.memories)

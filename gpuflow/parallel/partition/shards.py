@@ -1,0 +1,137 @@
+"""The values in the program of one memory, and how they are resharded for their readers."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import field
+from math import prod
+from typing import Any
+
+import numpy as np
+
+from gpuflow.base.records import record
+from gpuflow.base.util import safe_zip
+from gpuflow.core.aval import ShapedArray
+from gpuflow.core.jaxpr import Eqn
+from gpuflow.ops.collectives.axis_index import axis_index_p
+from gpuflow.ops.collectives.psum import psum_p
+from gpuflow.ops.elementwise.arithmetic import add, mul
+from gpuflow.ops.elementwise.convert import convert_element_type
+from gpuflow.parallel.partition.resharding import DimAxes, is_even, resharded, scattered_sum
+from gpuflow.runtime.memories import Memories
+
+# For so many equations a gathered value stays for other readers: those of a layer and its
+# gradient, but not those of the forward and the backward pass of a model.
+_NEAR = 256
+
+
+@record(frozen=False)
+class Split:
+    """A value of a program of one memory.
+
+    Attributes:
+        value: the shard of the memory. Where a dimension does not divide, shards have the same
+            size, and the last ones end with arbitrary elements that are not in the whole array.
+        aval: of the whole array.
+        dim_axes: for each dimension the mesh axes that it is split over.
+        partial: the mesh axes over which ``value`` is a term of a sum that is not added up yet.
+        dtype: of the sum, if the terms have a wider one.
+        sum_axes: the mesh axes with which the sum is added up unless its readers want others.
+        copies: the value with other splits, and the number of the equation that read it so.
+        make: ``DimAxes -> shard | None``, of an array that is made where it is read, such as random
+            bits; ``value`` is None until it is read whole. None if it cannot be made so.
+    """
+
+    value: Any
+    aval: ShapedArray
+    dim_axes: DimAxes
+    partial: tuple[Any, ...] = ()
+    dtype: Any = None
+    sum_axes: DimAxes | None = None
+    copies: dict[DimAxes, tuple[Any, int]] = field(default_factory=dict)
+    make: Callable[[DimAxes], Any] | None = None
+
+
+class Shards:
+    """Reshards the values of a program, and remembers for whom.
+
+    Attributes:
+        memories: the memories of the mesh.
+        count_of_equations: of those that were partitioned so far.
+    """
+
+    def __init__(self, memories: Memories) -> None:
+        self.memories = memories
+        self.count_of_equations = 0
+
+    def count(self, names: Sequence[Any]) -> int:
+        """The number of shards over mesh axes."""
+        return prod(self.memories.between[name] for name in names)
+
+    def number(self, names: Sequence[Any]) -> Any:
+        """The number of a memory's chunk of a dimension that is split over mesh axes."""
+        number: Any = np.int32(0)
+        for name in names:
+            index = axis_index_p.bind(axis_name=self.memories.across(name))
+            number = add(mul(number, np.int32(self.memories.between[name])), index)
+        return number
+
+    def of(self, operands: Sequence[Split]) -> list[Any]:
+        """The shards of operands as they are split, with sums added up."""
+        return [self.reshard(x, x.dim_axes) for x in operands]
+
+    def reshard(self, split: Split, want: DimAxes) -> Any:
+        """The shard of a value after resharding; the terms of a sum are added up before."""
+        self.add_up(split, want)
+        if split.make is not None and split.value is None and not any(want):
+            split.value = split.make(want)
+        if split.dim_axes == want:
+            return split.value
+        copy, last = split.copies.get(want, (None, -_NEAR))
+        if self.count_of_equations - last >= _NEAR:
+            copy = None if split.make is None else split.make(want)
+            if copy is None:
+                value = self.reshard(split, split.dim_axes)
+                shape = split.aval.shape
+                copy = resharded(value, shape, split.dim_axes, want, self.memories)
+        split.copies[want] = copy, self.count_of_equations
+        return copy
+
+    def add_up(self, split: Split, want: DimAxes) -> None:
+        """Add up the terms of a sum, once for all readers.
+
+        Where ``want`` splits a dimension over the axis of a sum, each memory gets its shard of the
+        sum only. Readers that need all of it gather it, which sends as much as a sum for all does.
+        """
+        if not split.partial:
+            return
+        value, dim_axes = split.value, list(split.dim_axes)
+        whole = []
+        for name in [name for name in self.memories.names if name in split.partial]:
+            dim = self._scattered_dim(split.aval, dim_axes, want, name)
+            if dim is None:
+                whole.append(self.memories.across(name))
+                continue
+            dim_axes[dim] = (*dim_axes[dim], name)
+            value = scattered_sum(value, dim, dim_axes[dim], self.memories)
+        if whole:
+            value = psum_p.bind(value, axes=tuple(whole), axis_index_groups=None)
+        if split.dtype is not None:
+            value = convert_element_type(value, split.dtype)
+        split.value, split.dim_axes, split.partial, split.dtype = value, tuple(dim_axes), (), None
+
+    def _scattered_dim(
+        self, aval: ShapedArray, have: Sequence[tuple[Any, ...]], want: DimAxes, name: Any
+    ) -> int | None:
+        """The dimension that ``want`` splits evenly over one more axis; None if there is none."""
+        for dim, (size, old, new) in enumerate(zip(aval.shape, have, want, strict=True)):
+            if new[: len(old) + 1] == (*old, name) and is_even(size, new, self.memories):
+                return dim
+        return None
+
+    def bound(self, eqn: Eqn, values: Sequence[Any]) -> list[Split]:
+        """Bind an equation on unsharded values."""
+        outs = eqn.primitive.bind(*values, **eqn.params)
+        outs = outs if eqn.primitive.multiple_results else [outs]
+        pairs = safe_zip(outs, eqn.outputs)
+        return [Split(out, var.aval, ((),) * var.aval.ndim) for out, var in pairs]
