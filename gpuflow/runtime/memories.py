@@ -79,10 +79,15 @@ class Memories:
         every = (tuple(start + rank for rank in row) for start in starts for row in rows)
         return Across(name, self.key, tuple(every))
 
+    @cached_property
+    def counts(self) -> dict[Any, int]:
+        """From each axis that spans several memories to their number."""
+        return {name: count for name, count in self.between.items() if count > 1}
+
     @property
     def names(self) -> tuple[Any, ...]:
         """The axes that span several memories."""
-        return tuple(name for name, count in self.between.items() if count > 1)
+        return tuple(self.counts)
 
     def local_names(self, name: Any) -> tuple[Any, ...]:
         """The names of an axis in a program of one memory."""

@@ -118,7 +118,7 @@ def test_few_bytes_decide_how_a_product_is_split():
         ((2, 64, 8), (2, 8, 8, 8), P(None, "x"), {}),
         ((1, 64), (64, 1), P(None, "x"), {}),
         ((16, 8), (4, 32), P("x"), {"all_gather": 1}),
-        ((8, 64), (512,), P(None, "x"), {"all_gather": 1}),
+        ((8, 64), (512,), P(None, "x"), {"all_to_all": 1}),
     ],
 )
 def test_reshapes_keep_the_split_of_a_leading_dimension(old, new, spec, times):

@@ -3,39 +3,36 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import replace
 from typing import Any
 
 import numpy as np
 
 from gpuflow.base import dtypes
 from gpuflow.base.util import safe_zip
-from gpuflow.compiler.shardings import Correspondence, corresponding
+from gpuflow.compiler.correspondence import Correspondence, corresponding
+from gpuflow.compiler.row_exchange import plan_exchange, rows_of
+from gpuflow.compiler.splits import (
+    Factor,
+    MeshAxes,
+    choose,
+    combined_by,
+    factors_of,
+    factors_of_product,
+    operand_axes,
+    without_axes,
+)
 from gpuflow.core.aval import ShapedArray, aval_of
 from gpuflow.core.blocks import Product
+from gpuflow.core.halo import Halo
 from gpuflow.core.jaxpr import Eqn
 from gpuflow.core.primitive import Primitive
 from gpuflow.ops.collectives.psum import psum_p
 from gpuflow.ops.collectives.reduce import pmax_p, pmin_p
 from gpuflow.ops.elementwise.arithmetic import mul
 from gpuflow.ops.reductions.reduce import highest, lowest
-from gpuflow.parallel.partition.choices import (
-    Factor,
-    Readers,
-    choose,
-    factors_of,
-    factors_of_product,
-    operand_axes,
-    without_axes,
-)
-from gpuflow.parallel.partition.exchange import plan_exchange, rows_of, where_rows
-from gpuflow.parallel.partition.resharding import (
-    DimAxes,
-    chunk_size,
-    is_even,
-    local_params,
-    local_shape,
-)
+from gpuflow.parallel.partition.exchange import rows_of_memory, where_rows
+from gpuflow.parallel.partition.readers import Readers
+from gpuflow.parallel.partition.resharding import is_even, local_params, local_shape
 from gpuflow.parallel.partition.shards import Shards, Split
 from gpuflow.runtime.memories import Memories
 
@@ -61,40 +58,44 @@ def iterated(
     correspondence = corresponding(eqn)
     if correspondence is None:
         return None
-    memories = shards.memories
-    factors = _factors(eqn, correspondence, readers)
+    memories, axes = shards.memories, len(correspondence.sizes)
+    factors = factors_of(
+        eqn, correspondence, lambda axis: readers.exchange_rows(eqn.outputs[0], axis)
+    )
+    if any(factor.is_chunk for factor in factors):
+        shards.add_up(operands[0], operands[0].dim_axes)
     sizes = [atom.aval.nbytes for atom in (*eqn.inputs, eqn.outputs[0])]
     have = [x.dim_axes for x in operands]
-    chosen = choose(factors, have, sizes, memories)
-    chunk = _chunk(shards, eqn, correspondence, operands, chosen)
-    if chunk is not None:
-        # Where other operands are split over its axes, the sum may be.
-        natural = chosen
-        have = [without_axes(x.dim_axes, chunk[1]) for x in operands]
-        chosen = choose(factors, have, sizes, memories)
-    split = {axis: names for axis, names in enumerate(chosen) if names}
-    goals = operand_axes(eqn, correspondence, split, memories)
-    if chunk is not None:
-        dim, names = chunk
-        goals[0] = (*goals[0][:dim], names, *goals[0][dim + 1 :])
+    chosen = choose(factors, have, sizes, memories.counts)
+    chunk = _chunk(factors[axes:], chosen[axes:])
+    if chunk is not None and not _are_blocks(chunk[1], memories):
+        factors, chunk = factors[:axes], None
+        chosen = choose(factors, have, sizes, memories.counts)
+    split = {axis: names for axis, names in enumerate(chosen[:axes]) if names}
+    goals = operand_axes(eqn, correspondence, split, memories.counts)
     slides = {axis: dims for axis, dims in correspondence.slides if axis in split}
     for axis, dims in slides.items():
         for k, dim in enumerate(dims):
             if dim is not None and operands[k].dim_axes[dim] == split[axis]:
-                goals[k] = (*goals[k][:dim], split[axis], *goals[k][dim + 1 :])
+                goals[k] = _with(goals[k], dim, split[axis])
+    if chunk is not None:
+        goals[0] = _with(goals[0], *chunk)
     if not split and chunk is None:
         return None  # every memory would compute the whole op: gather with a warning
-    _report_lost(eqn, operands, goals, chosen, memories, lost)
+    _report_lost(eqn, operands, chosen, memories, lost)
     values = [shards.reshard(*pair) for pair in safe_zip(operands, goals)]
     dim_axes = [
         tuple(() if k is None else split.get(k, ()) for k in out) for out in correspondence.outs
     ]
     if chunk is not None:
         terms = _chunk_terms(shards, eqn, values, dim_axes[0], *chunk)
+        # The sum may be split where the other operands are.
+        others = [without_axes(x.dim_axes, chunk[1]) for x in operands[:1]]
+        natural = choose(factors[:axes], [*others, *have[1:]], sizes, memories.counts)
         terms.sum_axes = tuple(() if k is None else natural[k] for k in correspondence.outs[0])
         return [terms]
     if slides:
-        return _block_of_rows(shards, eqn, values, goals, dim_axes[0], slides)
+        return _block_of_rows(shards, eqn, correspondence.halo, values, goals, dim_axes[0], slides)
     reduced = {axis: split[axis] for axis in correspondence.reduced if axis in split}
     if not reduced:
         return applied(eqn, values, dim_axes, memories)
@@ -103,67 +104,23 @@ def iterated(
     return _combined(eqn, values, dim_axes, names, memories)
 
 
-def _factors(eqn: Eqn, correspondence: Correspondence, readers: Readers) -> list[Factor]:
-    """The factors of an equation; the op cannot be split along those without operands."""
-    factors = factors_of(eqn, correspondence)
-    if _collective(eqn) is None:
-        for axis in correspondence.reduced:
-            factors[axis] = replace(factors[axis], operands=(None,) * len(eqn.inputs))
-    for axis, dims in correspondence.slides:
-        sent = _bytes_of_halo(eqn, correspondence, axis, dims, readers)
-        factors[axis] = replace(factors[axis], operands=dims, sent=sent)
-    return factors
-
-
-def _bytes_of_halo(
-    eqn: Eqn,
-    correspondence: Correspondence,
-    axis: int,
-    dims: Sequence[int | None],
-    readers: Readers,
-) -> Callable[[int], float | None]:
-    """``number of chunks -> bytes that a memory sends``; None if blocks have no such rows.
-
-    Fewer rows than memories stay where they are if readers exchange rows too, as in a roll.
-    """
-    halo, size = correspondence.halo, eqn.outputs[0].aval.shape[axis]
-    assert halo is not None
-
-    def sent(count: int) -> float | None:
-        chunk = chunk_size(size, count)
-        if halo.rows(axis, 0, chunk) is None:
-            return None
-        if size < count and not readers.exchange_rows(eqn.outputs[0], axis):
-            return None
-        total = 0.0
-        for k, dim in enumerate(dims):
-            if dim is None:
-                continue
-            aval = eqn.inputs[k].aval
-            starts, rows = rows_of(halo, k, axis, chunk, count)
-            if any(a + rows > 0 and a < aval.shape[dim] for a in starts) and aval.size:
-                exchange = plan_exchange(starts, rows, aval.shape[dim])
-                total += exchange.sent * aval.nbytes / aval.shape[dim]
-        return total
-
-    return sent
+def _with(dim_axes: MeshAxes, dim: int, names: tuple[Any, ...]) -> MeshAxes:
+    return (*dim_axes[:dim], names, *dim_axes[dim + 1 :])
 
 
 def _report_lost(
     eqn: Eqn,
     operands: Sequence[Split],
-    goals: Sequence[DimAxes],
     chosen: Sequence[tuple[Any, ...]],
     memories: Memories,
     lost: Lost,
 ) -> None:
-    """Report mesh axes that operands have, and that neither the op nor its operands are split over.
+    """Report mesh axes that operands have, and that the op is not split over.
 
-    Then each memory along such an axis gathers and computes the same elements.
+    Each memory along such an axis gathers the operand and computes the same elements.
     """
-    used = {name for names in (*chosen, *[n for goal in goals for n in goal]) for name in names}
     for name in memories.names:
-        if name not in used:
+        if not any(name in names for names in chosen):
             gathered = [x.aval.nbytes for x in operands if any(name in n for n in x.dim_axes)]
             if gathered:
                 lost(eqn, [name], sum(gathered))
@@ -173,37 +130,23 @@ def _report_lost(
 
 
 def _chunk(
-    shards: Shards,
-    eqn: Eqn,
-    correspondence: Correspondence,
-    operands: Sequence[Split],
-    chosen: Sequence[tuple[Any, ...]],
+    factors: Sequence[Factor], chosen: Sequence[tuple[Any, ...]]
 ) -> tuple[int, tuple[Any, ...]] | None:
-    """The dimension of the first operand that is read in chunks, and its mesh axes.
-
-    None if it is not split, if the op is split along it or exchanges rows along another one, or if
-    to gather it sends fewer bytes than to add up the result.
-    """
-    rule, aval = eqn.primitive.placement.chunk, eqn.outputs[0].aval
-    if rule is None or any(chosen[axis] for axis, _ in correspondence.slides):
-        return None
-    if dtypes.is_bool(aval.dtype) or dtypes.is_extended(aval.dtype):
-        return None
-    shards.add_up(operands[0], operands[0].dim_axes)
-    memories, first = shards.memories, operands[0]
-    others = {dim for dim, _ in correspondence.reads[0]}
-    for dim, names in enumerate(first.dim_axes):
-        if not names or dim in others or not is_even(first.aval.shape[dim], names, memories):
-            continue
-        is_block = len(names) == 1 or all(memories.within[name] == 1 for name in names)
-        is_less = first.aval.nbytes * (1 - 1 / shards.count(names)) >= aval.nbytes
-        if is_block and is_less and rule(dim, eqn.params) is not None:
-            return dim, names
+    """The dimension of the first operand that is read in chunks, and its mesh axes; or None."""
+    for factor, names in safe_zip(factors, chosen):
+        if names:
+            assert factor.operands[0] is not None, "chunks are of the first operand"
+            return factor.operands[0], names
     return None
 
 
+def _are_blocks(names: Sequence[Any], memories: Memories) -> bool:
+    """Whether the shards of a dimension that is split over mesh axes are contiguous."""
+    return len(names) == 1 or all(memories.within[name] == 1 for name in names)
+
+
 def _chunk_terms(
-    shards: Shards, eqn: Eqn, values: Sequence[Any], out: DimAxes, dim: int, names: Sequence[Any]
+    shards: Shards, eqn: Eqn, values: Sequence[Any], out: MeshAxes, dim: int, names: Sequence[Any]
 ) -> Split:
     """The term of the output that a chunk of the first operand gives."""
     assert eqn.primitive.placement.chunk is not None
@@ -222,23 +165,22 @@ def _chunk_terms(
 def _block_of_rows(
     shards: Shards,
     eqn: Eqn,
+    halo: Halo,
     values: Sequence[Any],
-    have: Sequence[DimAxes],
-    out: DimAxes,
+    have: Sequence[MeshAxes],
+    out: MeshAxes,
     slides: Mapping[int, Sequence[int | None]],
 ) -> list[Split]:
     """The block of a memory, from rows of operands that memories exchange.
 
     Args:
         shards: of the program.
-        eqn: an equation with a halo.
+        eqn, halo: an equation with a halo.
         values, have: the shards of its operands, and their mesh axes.
         out: the mesh axes of its result.
         slides: for axes of iteration with a halo, the dimension of each operand that has its rows.
     """
     var, memories = eqn.outputs[0], shards.memories
-    halo = eqn.primitive.placement.halo([x.aval for x in eqn.inputs], var.aval, eqn.params)  # type: ignore[misc]
-    assert halo is not None, "the equation has slides"
     shape, starts, rows = local_shape(var.aval, out, memories), {}, list(values)
     for axis, dims in slides.items():
         count = shards.count(out[axis])
@@ -249,11 +191,10 @@ def _block_of_rows(
             first, length = rows_of(halo, k, axis, shape[axis], count)
             size = eqn.inputs[k].aval.shape[dim]
             exchange = plan_exchange(first, length, size)
-            fill = None if halo.fill is None else halo.fill(k, values)
-            is_split = have[k][dim] == out[axis]
-            rows[k] = exchange(
-                rows[k], dim, is_split, shards.number(out[axis]), out[axis], fill, memories
-            )
+            fill = 0 if halo.fill is None else halo.fill(k, values)
+            across = memories.across(out[axis][0]) if have[k][dim] == out[axis] else None
+            number = shards.number(out[axis])
+            rows[k] = rows_of_memory(rows[k], dim, exchange, number, across, fill)
     block = halo.apply(eqn.primitive.bind, starts, tuple(shape), *rows)
     return [Split(block, var.aval, out)]
 
@@ -298,7 +239,7 @@ def _masked(shards: Shards, x: Any, dim: int, size: int, names: Sequence[Any], n
 def _combined(
     eqn: Eqn,
     values: Sequence[Any],
-    dim_axes: Sequence[DimAxes],
+    dim_axes: Sequence[MeshAxes],
     names: Sequence[Any],
     memories: Memories,
 ) -> list[Split] | None:
@@ -328,7 +269,7 @@ def _combined(
 
 
 def applied(
-    eqn: Eqn, values: Sequence[Any], dim_axes: Sequence[DimAxes], memories: Memories
+    eqn: Eqn, values: Sequence[Any], dim_axes: Sequence[MeshAxes], memories: Memories
 ) -> list[Split] | None:
     """The equation on shards; None if this does not give the expected shape of the result."""
     pairs = safe_zip(eqn.outputs, dim_axes)
@@ -350,8 +291,7 @@ def applied(
 def _collective(eqn: Eqn) -> Primitive | None:
     """The collective that combines the results of memories; None if there is none."""
     is_bool = dtypes.is_bool(eqn.outputs[0].aval.dtype)
-    collectives = _COLLECTIVES_OF_BOOLS if is_bool else _COLLECTIVES
-    return collectives.get(eqn.primitive.lower.combine_shards)
+    return (_COLLECTIVES_OF_BOOLS if is_bool else _COLLECTIVES).get(combined_by(eqn))
 
 
 def _with_float32_result(eqn: Eqn) -> Eqn:
@@ -377,7 +317,7 @@ def multiplied(
     factors = factors_of_product(eqn, product)
     have = [left.dim_axes, right.dim_axes]
     sizes = [atom.aval.nbytes for atom in (*eqn.inputs[:2], eqn.outputs[0])]
-    chosen = choose(factors, have, sizes, shards.memories, moves=True)
+    chosen = choose(factors, have, sizes, shards.memories.counts, moves=True)
     dims = [[()] * atom.aval.ndim for atom in (*eqn.inputs[:2], eqn.outputs[0])]
     for factor, names in safe_zip(factors, chosen):
         for side, dim in enumerate((*factor.operands, factor.out)):
@@ -392,7 +332,7 @@ def multiplied(
             continue
         summed += names
         for side, dim in enumerate(factor.operands):
-            size = factor.counts[0]
+            size = factor.sizes[0]
             if dim is not None and not is_even(size, names, shards.memories):
                 values[side] = _masked(shards, values[side], dim, size, names, 0)
     if summed:

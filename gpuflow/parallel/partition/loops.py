@@ -12,7 +12,7 @@ from gpuflow.control.loops.scan import bind_scan
 from gpuflow.control.loops.while_loop import bind_while
 from gpuflow.core.jaxpr import ClosedJaxpr, Eqn
 from gpuflow.core.lowering import ScanForm, WhileForm
-from gpuflow.parallel.partition.resharding import DimAxes, needed
+from gpuflow.parallel.partition.resharding import MeshAxes, needed
 from gpuflow.parallel.partition.shards import Split
 
 
@@ -20,7 +20,7 @@ def partition_loop(
     partitioner: Any,
     eqn: Eqn,
     operands: Sequence[Split],
-    wanted: Sequence[DimAxes | None],
+    wanted: Sequence[MeshAxes | None],
 ) -> list[Split]:
     """Partition a loop; carries have the mesh axes that its body gives them.
 
@@ -38,20 +38,20 @@ def partition_loop(
     return _while(partitioner, eqn, form, operands)
 
 
-def _followed(partitioner: Any, eqn: Eqn, operands: Sequence[Split]) -> list[DimAxes]:
+def _followed(partitioner: Any, eqn: Eqn, operands: Sequence[Split]) -> list[MeshAxes]:
     """Propagate mesh axes from operands to results."""
     memories = partitioner.memories
     result_axes = mesh_axes_of_results(eqn, [x.dim_axes for x in operands], memories.mesh)
     return [tuple(needed(names, memories) for names in dim_axes) for dim_axes in result_axes]
 
 
-def _either(first: Sequence[DimAxes | None], second: Sequence[DimAxes]) -> list[DimAxes]:
+def _either(first: Sequence[MeshAxes | None], second: Sequence[MeshAxes]) -> list[MeshAxes]:
     """The first mesh axes of each value that split it, else the second ones."""
     first = first or [None] * len(second)
     return [a if a is not None and any(a) else b for a, b in safe_zip(first, second)]
 
 
-def _values(partitioner: Any, operands: Sequence[Split], dim_axes: Sequence[DimAxes]) -> list[Any]:
+def _values(partitioner: Any, operands: Sequence[Split], dim_axes: Sequence[MeshAxes]) -> list[Any]:
     return [partitioner.reshard(*pair) for pair in safe_zip(operands, dim_axes)]
 
 
@@ -60,7 +60,7 @@ def _scan(
     eqn: Eqn,
     form: ScanForm,
     operands: Sequence[Split],
-    wanted: Sequence[DimAxes | None],
+    wanted: Sequence[MeshAxes | None],
 ) -> list[Any]:
     first, split = form.num_consts, form.num_consts + form.num_carry
     consts = [x.dim_axes for x in operands[:first]]
@@ -101,7 +101,7 @@ def partition_branch(
     partitioner: Any,
     eqn: Eqn,
     operands: Sequence[Split],
-    wanted: Sequence[DimAxes | None],
+    wanted: Sequence[MeshAxes | None],
 ) -> list[Split]:
     """Partition branches, whose results have the same mesh axes; Args as in ``partition_loop``."""
     rule = eqn.primitive.lower
@@ -117,7 +117,7 @@ def partition_branch(
     return _splits(eqn, outs, result_axes)
 
 
-def _splits(eqn: Eqn, outs: Sequence[Any], dim_axes: Sequence[DimAxes]) -> list[Split]:
+def _splits(eqn: Eqn, outs: Sequence[Any], dim_axes: Sequence[MeshAxes]) -> list[Split]:
     triples = zip(outs, eqn.outputs, dim_axes, strict=True)
     return [Split(value, var.aval, axes) for value, var, axes in triples]
 

@@ -11,13 +11,13 @@ from typing import Any
 import numpy as np
 
 from gpuflow.base.util import safe_zip
-from gpuflow.compiler.shardings import corresponding
+from gpuflow.compiler.correspondence import corresponding
+from gpuflow.compiler.splits import operand_axes
 from gpuflow.core.aval import aval_of
 from gpuflow.core.jaxpr import Eqn
 from gpuflow.ops.elementwise.arithmetic import mul
-from gpuflow.parallel.partition.choices import operand_axes
 from gpuflow.parallel.partition.iterated import applied
-from gpuflow.parallel.partition.resharding import DimAxes, is_even, local_shape
+from gpuflow.parallel.partition.resharding import MeshAxes, is_even, local_shape
 from gpuflow.parallel.partition.shards import Shards, Split
 
 # Elements from which on an array is made where it is read, if it can be.
@@ -41,7 +41,7 @@ def deferred(shards: Shards, eqn: Eqn, operands: Sequence[Split]) -> Split | Non
         return None
     aval = eqn.outputs[0].aval
 
-    def make(want: DimAxes) -> Any:
+    def make(want: MeshAxes) -> Any:
         if not any(want):
             return shards.bound(eqn, shards.of(operands))[0].value
         if not all(is_even(*pair, shards.memories) for pair in safe_zip(aval.shape, want)):
@@ -51,7 +51,7 @@ def deferred(shards: Shards, eqn: Eqn, operands: Sequence[Split]) -> Split | Non
     return Split(None, aval, ((),) * aval.ndim, make=make)
 
 
-def _block(shards: Shards, eqn: Eqn, operands: Sequence[Split], want: DimAxes) -> Any:
+def _block(shards: Shards, eqn: Eqn, operands: Sequence[Split], want: MeshAxes) -> Any:
     """The block of an array that is made from indices; None if its chunks are not blocks."""
     memories = shards.memories
     if any(memories.within[name] > 1 for axes in want for name in axes):
@@ -62,14 +62,14 @@ def _block(shards: Shards, eqn: Eqn, operands: Sequence[Split], want: DimAxes) -
     return eqn.primitive.placement.block(starts, sizes, *shards.of(operands), **eqn.params)
 
 
-def _shard(shards: Shards, eqn: Eqn, operands: Sequence[Split], want: DimAxes) -> Any:
+def _shard(shards: Shards, eqn: Eqn, operands: Sequence[Split], want: MeshAxes) -> Any:
     """The shard of an op on arrays that are made where they are read; None if it has none."""
     correspondence = corresponding(eqn)
     if correspondence is None:
         return None
     pairs = safe_zip(correspondence.outs[0], want)
     split = {axis: names for axis, names in pairs if axis is not None}
-    goals = operand_axes(eqn, correspondence, split, shards.memories)
+    goals = operand_axes(eqn, correspondence, split, shards.memories.counts)
     values = [shards.reshard(*pair) for pair in safe_zip(operands, goals)]
     outs = applied(eqn, values, [want], shards.memories)
     return None if outs is None else outs[0].value

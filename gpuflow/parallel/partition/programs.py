@@ -23,12 +23,12 @@ from gpuflow.core.lowering import block_of
 from gpuflow.core.sharding import NamedSharding
 from gpuflow.core.staging import trace_to_jaxpr
 from gpuflow.ops.zeros import zeros_of
-from gpuflow.parallel.partition.choices import Readers, wanted_axes
 from gpuflow.parallel.partition.iterated import iterated, multiplied
 from gpuflow.parallel.partition.loops import partition_branch, partition_loop
 from gpuflow.parallel.partition.made import deferred
+from gpuflow.parallel.partition.readers import Readers, wanted_axes
 from gpuflow.parallel.partition.resharding import (
-    DimAxes,
+    MeshAxes,
     dim_axes_in,
     is_even,
     local_shape,
@@ -81,7 +81,7 @@ class Partitioner:
         self._warns = warns
 
     def evaluate(
-        self, jaxpr: Jaxpr, operands: Sequence[Split], out_axes: Sequence[DimAxes]
+        self, jaxpr: Jaxpr, operands: Sequence[Split], out_axes: Sequence[MeshAxes]
     ) -> list[Split]:
         """Partition and bind the equations of a program, and return its outputs.
 
@@ -122,7 +122,7 @@ class Partitioner:
         return [read(atom) for atom in program.outvars]
 
     def traced(
-        self, jaxpr: ClosedJaxpr, in_axes: Sequence[DimAxes], out_axes: Sequence[DimAxes]
+        self, jaxpr: ClosedJaxpr, in_axes: Sequence[MeshAxes], out_axes: Sequence[MeshAxes]
     ) -> ClosedJaxpr:
         """Partition a program without constants.
 
@@ -173,7 +173,7 @@ class Partitioner:
         eqn: Eqn,
         operands: Sequence[Split],
         readers: Readers,
-        wanted: Sequence[DimAxes | None] = (),
+        wanted: Sequence[MeshAxes | None] = (),
     ) -> list[Split]:
         rule = eqn.primitive.lower
         if eqn.primitive.placement.sharding is not None:
@@ -214,7 +214,7 @@ class Partitioner:
         if self._warns:
             _warn(eqn, names, gathered_bytes)
 
-    def reshard(self, split: Split, want: DimAxes) -> Any:
+    def reshard(self, split: Split, want: MeshAxes) -> Any:
         """The shard of a value after resharding; see ``Shards.reshard``."""
         return self._shards.reshard(split, want)
 

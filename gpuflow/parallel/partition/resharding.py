@@ -13,6 +13,7 @@ from typing import Any
 
 import numpy as np
 
+from gpuflow.compiler.splits import MeshAxes, chunk_size
 from gpuflow.core.aval import ShapedArray, aval_of
 from gpuflow.core.jaxpr import Eqn
 from gpuflow.core.sharding import NamedSharding, names_of
@@ -26,9 +27,6 @@ from gpuflow.ops.layout.slicing import slice_in_dim
 from gpuflow.ops.zeros import full
 from gpuflow.runtime.memories import Memories
 
-# For each dimension the mesh axes that it is split over.
-DimAxes = tuple[tuple[Any, ...], ...]
-
 
 def needed(names: Iterable[Any], memories: Memories) -> tuple[Any, ...]:
     """Drop trailing axes that are within one memory."""
@@ -38,15 +36,10 @@ def needed(names: Iterable[Any], memories: Memories) -> tuple[Any, ...]:
     return tuple(retained)
 
 
-def dim_axes_in(sharding: NamedSharding, rank: int, memories: Memories) -> DimAxes:
+def dim_axes_in(sharding: NamedSharding, rank: int, memories: Memories) -> MeshAxes:
     """The mesh axes of each dimension, for a sharding over the mesh of ``memories``."""
     dim_axes = [needed(names_of(entry), memories) for entry in sharding.spec]
     return (*dim_axes, *[()] * (rank - len(dim_axes)))
-
-
-def chunk_size(size: int, count: int) -> int:
-    """The size of the chunks of a dimension; the last ones may exceed it."""
-    return -(-size // count)
 
 
 def is_even(size: int, names: Iterable[Any], memories: Memories) -> bool:
@@ -54,7 +47,7 @@ def is_even(size: int, names: Iterable[Any], memories: Memories) -> bool:
     return size % prod(memories.between[name] for name in names) == 0
 
 
-def local_shape(aval: ShapedArray, dim_axes: DimAxes, memories: Memories) -> tuple[int, ...]:
+def local_shape(aval: ShapedArray, dim_axes: MeshAxes, memories: Memories) -> tuple[int, ...]:
     """The shape of a memory's shard."""
     return tuple(
         chunk_size(size, prod(memories.between[name] for name in names))
@@ -62,7 +55,7 @@ def local_shape(aval: ShapedArray, dim_axes: DimAxes, memories: Memories) -> tup
     )
 
 
-def local_params(eqn: Eqn, dim_axes: DimAxes, local: tuple[int, ...]) -> dict[str, Any]:
+def local_params(eqn: Eqn, dim_axes: MeshAxes, local: tuple[int, ...]) -> dict[str, Any]:
     """The params of an equation with the sizes of a memory's shard."""
     params, whole = dict(eqn.params), eqn.outputs[0].aval.shape
     for name in eqn.primitive.size_params & params.keys():
@@ -77,7 +70,7 @@ def local_params(eqn: Eqn, dim_axes: DimAxes, local: tuple[int, ...]) -> dict[st
 
 
 def resharded(
-    x: Any, shape: Sequence[int], have: DimAxes, want: DimAxes, memories: Memories
+    x: Any, shape: Sequence[int], have: MeshAxes, want: MeshAxes, memories: Memories
 ) -> Any:
     """Reshard a value, one mesh axis at a time.
 
@@ -120,7 +113,9 @@ def _with_rows(x: Any, dim: int, size: int) -> Any:
     return concatenate([x, full(shape, 0, aval.dtype)], dim)
 
 
-def _evenly_resharded(x: Any, now: list[tuple[Any, ...]], want: DimAxes, memories: Memories) -> Any:
+def _evenly_resharded(
+    x: Any, now: list[tuple[Any, ...]], want: MeshAxes, memories: Memories
+) -> Any:
     """Reshard a value whose dimensions have equal chunks; ``now`` is updated to ``want``."""
     while True:
         step = _exchange_step(now, want) or _slice_step(now, want) or _gather_step(now, want)
@@ -149,7 +144,7 @@ def _evenly_resharded(x: Any, now: list[tuple[Any, ...]], want: DimAxes, memorie
 _Step = tuple[Any, Any]
 
 
-def _exchange_step(now: Sequence[tuple[Any, ...]], want: DimAxes) -> _Step | None:
+def _exchange_step(now: Sequence[tuple[Any, ...]], want: MeshAxes) -> _Step | None:
     """A step that moves the last axis of a dimension to the end of another's axes."""
     for source in _excessive(now, want):
         for target in _incomplete(now, want):
@@ -158,7 +153,7 @@ def _exchange_step(now: Sequence[tuple[Any, ...]], want: DimAxes) -> _Step | Non
     return None
 
 
-def _slice_step(now: Sequence[tuple[Any, ...]], want: DimAxes) -> _Step | None:
+def _slice_step(now: Sequence[tuple[Any, ...]], want: MeshAxes) -> _Step | None:
     """A step that adds an axis that splits no dimension yet."""
     used = {name for names in now for name in names}
     for target in _incomplete(now, want):
@@ -167,17 +162,17 @@ def _slice_step(now: Sequence[tuple[Any, ...]], want: DimAxes) -> _Step | None:
     return None
 
 
-def _gather_step(now: Sequence[tuple[Any, ...]], want: DimAxes) -> _Step | None:
+def _gather_step(now: Sequence[tuple[Any, ...]], want: MeshAxes) -> _Step | None:
     return next(((source, None) for source in _excessive(now, want)), None)
 
 
-def _excessive(now: Sequence[tuple[Any, ...]], want: DimAxes) -> list[int]:
+def _excessive(now: Sequence[tuple[Any, ...]], want: MeshAxes) -> list[int]:
     """The dimensions whose last axis must be removed."""
     pairs = enumerate(zip(now, want, strict=True))
     return [dim for dim, (old, new) in pairs if old != new[: len(old)]]
 
 
-def _incomplete(now: Sequence[tuple[Any, ...]], want: DimAxes) -> list[int]:
+def _incomplete(now: Sequence[tuple[Any, ...]], want: MeshAxes) -> list[int]:
     """The dimensions that lack axes, and have no axis to remove."""
     pairs = enumerate(zip(now, want, strict=True))
     return [dim for dim, (old, new) in pairs if len(old) < len(new) and old == new[: len(old)]]

@@ -17,7 +17,7 @@ from gpuflow.ops.collectives.axis_index import axis_index_p
 from gpuflow.ops.collectives.psum import psum_p
 from gpuflow.ops.elementwise.arithmetic import add, mul
 from gpuflow.ops.elementwise.convert import convert_element_type
-from gpuflow.parallel.partition.resharding import DimAxes, is_even, resharded, scattered_sum
+from gpuflow.parallel.partition.resharding import MeshAxes, is_even, resharded, scattered_sum
 from gpuflow.runtime.memories import Memories
 
 # For so many equations a gathered value stays for other readers: those of a layer and its
@@ -38,18 +38,18 @@ class Split:
         dtype: of the sum, if the terms have a wider one.
         sum_axes: the mesh axes with which the sum is added up unless its readers want others.
         copies: the value with other splits, and the number of the equation that read it so.
-        make: ``DimAxes -> shard | None``, of an array that is made where it is read, such as random
-            bits; ``value`` is None until it is read whole. None if it cannot be made so.
+        make: ``MeshAxes -> shard | None``, of an array that is made where it is read, such as
+            random bits; ``value`` is None until it is read whole. None: it cannot be made so.
     """
 
     value: Any
     aval: ShapedArray
-    dim_axes: DimAxes
+    dim_axes: MeshAxes
     partial: tuple[Any, ...] = ()
     dtype: Any = None
-    sum_axes: DimAxes | None = None
-    copies: dict[DimAxes, tuple[Any, int]] = field(default_factory=dict)
-    make: Callable[[DimAxes], Any] | None = None
+    sum_axes: MeshAxes | None = None
+    copies: dict[MeshAxes, tuple[Any, int]] = field(default_factory=dict)
+    make: Callable[[MeshAxes], Any] | None = None
 
 
 class Shards:
@@ -80,7 +80,7 @@ class Shards:
         """The shards of operands as they are split, with sums added up."""
         return [self.reshard(x, x.dim_axes) for x in operands]
 
-    def reshard(self, split: Split, want: DimAxes) -> Any:
+    def reshard(self, split: Split, want: MeshAxes) -> Any:
         """The shard of a value after resharding; the terms of a sum are added up before."""
         self.add_up(split, want)
         if split.make is not None and split.value is None and not any(want):
@@ -97,7 +97,7 @@ class Shards:
         split.copies[want] = copy, self.count_of_equations
         return copy
 
-    def add_up(self, split: Split, want: DimAxes) -> None:
+    def add_up(self, split: Split, want: MeshAxes) -> None:
         """Add up the terms of a sum, once for all readers.
 
         Where ``want`` splits a dimension over the axis of a sum, each memory gets its shard of the
@@ -121,7 +121,7 @@ class Shards:
         split.value, split.dim_axes, split.partial, split.dtype = value, tuple(dim_axes), (), None
 
     def _scattered_dim(
-        self, aval: ShapedArray, have: Sequence[tuple[Any, ...]], want: DimAxes, name: Any
+        self, aval: ShapedArray, have: Sequence[tuple[Any, ...]], want: MeshAxes, name: Any
     ) -> int | None:
         """The dimension that ``want`` splits evenly over one more axis; None if there is none."""
         for dim, (size, old, new) in enumerate(zip(aval.shape, have, want, strict=True)):
