@@ -7,6 +7,7 @@ from dataclasses import replace
 from math import prod
 from typing import Any
 
+from gpuflow.base.dtypes import is_extended
 from gpuflow.base.records import record
 from gpuflow.compiler.fusion.space import iteration_of
 from gpuflow.core.blocks import Convolution, Decomposition, Scan, Sort
@@ -60,7 +61,7 @@ def corresponding(eqn: Eqn) -> Correspondence | None:
         return correspondence
     out = eqn.outputs[0].aval
     halo = make_halo([atom.aval for atom in eqn.inputs], out, eqn.params)
-    if halo is None or not out.size:
+    if halo is None or not out.size or is_extended(out.dtype):
         return correspondence
     linked = {axis for links in correspondence.reads for _, axis in links}
     slides = []

@@ -157,8 +157,9 @@ def _iterated(eqn: Eqn, operands: Sequence[MeshAxes], mesh: Mesh) -> list[MeshAx
     for dim, axis in correspondence.restored:
         for mesh_axes in operands:
             if mesh_axes[dim] and not split[axis]:
-                split = [() if set(names) & set(mesh_axes[dim]) else names for names in split]
-                split[axis] = mesh_axes[dim]
+                restored = mesh_axes[dim]
+                split = [tuple(n for n in names if n not in restored) for names in split]
+                split[axis] = restored
     return [tuple(() if k is None else split[k] for k in out) for out in correspondence.outs]
 
 

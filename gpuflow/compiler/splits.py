@@ -173,9 +173,15 @@ def choose(
         The mesh axes of each factor.
     """
     choice = _Choice(factors, have, sizes, counts)
-    for name in counts:
-        choice.split_over(name, moves)
+    others = [name for name in counts if not choice.split_over(name, moves)]
+    for name in others:
+        choice.split_another_over(name)
     return [_in_order(names, f, have) for f, names in safe_zip(factors, choice.split)]
+
+
+# From the operands that an axis splits, to the factors that their dimension belongs to: none if the
+# op cannot be split along it, two if it can exchange rows or read chunks.
+_Current = Mapping[int, Sequence[int]]
 
 
 class _Choice:
@@ -195,38 +201,56 @@ class _Choice:
         outs = [factor.out for factor in factors if factor.out is not None]
         self._first = min(outs, default=None)
 
-    def split_over(self, name: Any, moves: bool) -> None:
-        """Choose the factor that one more axis splits."""
-        current = [
-            self._factor_of(k, name) if any(name in names for names in mesh_axes) else None
-            for k, mesh_axes in enumerate(self._have)
-        ]
-        candidates = {number for number in current if number is not None and number >= 0}
+    def split_over(self, name: Any, moves: bool) -> bool:
+        """Choose the factor that one more axis splits; False: none of those that operands split."""
+        current = self._current(name)
+        candidates = {number for numbers in current.values() for number in numbers}
         if moves and len(candidates) > 1:
             firsts = {k for k, f in enumerate(self.factors) if f.out is not None}
             candidates |= {k for k in firsts if self.factors[k].out == self._first}
         fitting: list[int | None] = [k for k in self._sorted(candidates) if self._fits(k, name)]
         if not fitting:
-            fitting = [*self._another(name, current)[:1], None][:1]
-        elif all(k is not None and self.factors[k].is_chunk for k in fitting):
+            return False
+        if all(k is not None and self.factors[k].is_chunk for k in fitting):
             fitting.append(None)
         if len(fitting) > 1 and self._sizes is not None:
             costs = [self._bytes_sent(k, current, name) for k in fitting]
             fitting = [fitting[costs.index(min(costs))]]
-        chosen = fitting[0]
+        self._split(fitting[0], current, name)
+        return True
+
+    def split_another_over(self, name: Any) -> None:
+        """Choose a factor that all operands with an axis may split instead of theirs."""
+        current = self._current(name)
+        found = {
+            k
+            for k, factor in enumerate(self.factors)
+            if current
+            and factor.out is not None
+            and factor.rows_sent is None
+            and all(factor.operands[user] is not None for user in current)
+            and self._fits(k, name)
+        }
+        self._split(next(iter(self._sorted(found)), None), current, name)
+
+    def _split(self, chosen: int | None, current: _Current, name: Any) -> None:
         if chosen is not None:
             self.split[chosen].append(name)
-        for k, number in enumerate(current):
-            if number not in (None, chosen) and self._is_gathered(k, chosen):
+        for k, numbers in current.items():
+            if chosen not in numbers and self._is_gathered(k, chosen):
                 self._gathered[k].add(name)
 
-    def _factor_of(self, k: int, name: Any) -> int:
-        """The factor that operand ``k`` splits over an axis; -1: it splits none of them."""
-        for number, factor in enumerate(self.factors):
-            dim = factor.operands[k]
-            if dim is not None and name in self._have[k][dim]:
-                return number
-        return -1
+    def _current(self, name: Any) -> _Current:
+        """The factors that operands split over an axis."""
+        return {
+            k: [
+                number
+                for number, factor in enumerate(self.factors)
+                if (dim := factor.operands[k]) is not None and name in mesh_axes[dim]
+            ]
+            for k, mesh_axes in enumerate(self._have)
+            if any(name in names for names in mesh_axes)
+        }
 
     def _sorted(self, numbers: set[int]) -> list[int]:
         factors = self.factors
@@ -250,29 +274,15 @@ class _Choice:
         )
         return is_split and len(factor.sizes) == 1 and not factor.is_chunk
 
-    def _another(self, name: Any, current: Sequence[int | None]) -> list[int]:
-        """The factors that all operands with a mesh axis may split instead."""
-        users = [k for k, number in enumerate(current) if number is not None]
-        found = {
-            k
-            for k, factor in enumerate(self.factors)
-            if users
-            and factor.out is not None
-            and factor.rows_sent is None
-            and all(factor.operands[user] is not None for user in users)
-            and self._fits(k, name)
-        }
-        return self._sorted(found)
-
-    def _bytes_sent(self, chosen: int | None, current: Sequence[int | None], name: Any) -> float:
+    def _bytes_sent(self, chosen: int | None, current: _Current, name: Any) -> float:
         """The bytes that a device sends if an axis splits a factor; None: it splits none."""
         assert self._sizes is not None
         count, sent = self._counts[name], 0.0
         factor = None if chosen is None else self.factors[chosen]
         if factor is not None and factor.rows_sent is not None:
             sent += factor.rows_sent(count) or 0.0
-        for k, number in enumerate(current):
-            if number is None or number == chosen:
+        for k, numbers in current.items():
+            if chosen in numbers:
                 continue
             split = {n for names in self._have[k] for n in names} - self._gathered[k]
             shard = self._sizes[k] / prod(self._counts.get(n, 1) for n in split)
@@ -281,7 +291,7 @@ class _Choice:
             pairs = safe_zip(self.factors, self.split)
             chunks = prod(self._counts[n] for f, ns in pairs if f.out is not None for n in ns)
             # Where another operand is split, each device gets its shard of the sum only.
-            is_scattered = factor.is_chunk and any(n not in (None, chosen) for n in current)
+            is_scattered = factor.is_chunk and len(current) > 1
             sent += self._sizes[-1] / chunks * (1 if is_scattered else 2) * (count - 1) / count
         return sent
 

@@ -85,6 +85,7 @@ class Placement:
             indices: a block of it; starts are int32 values. None where the op cannot.
         halo: ``(operand avals, output aval, params) -> Halo | None``: the rows of operands that a
             block of the output needs; for dimensions that do not correspond to one of an operand.
+            It is not asked about arrays of keys.
     """
 
     device: Callable[[dict[str, Any]], Any] | None = None

@@ -24,7 +24,9 @@ def sliced(choose, x):
     for size in x.shape:
         first = choose.randrange(size)
         step = choose.choice([1, 1, 1, 2, 3])
-        bounds.append((first, choose.randrange(first + 1, size + 1), step) if size > 3 else (0, size, 1))
+        bounds.append(
+            (first, choose.randrange(first + 1, size + 1), step) if size > 3 else (0, size, 1)
+        )
     starts, limits, steps = zip(*bounds)
     return lambda x: lax.slice(x, starts, limits, steps)
 
@@ -65,7 +67,9 @@ def windowed(choose, x):
     size = min(choose.choice([1, 2, 3]), x.shape[axis])
     sizes = [size if d == axis else 1 for d in range(x.ndim)]
     strides = [choose.choice([1, 1, 2]) if d == axis else 1 for d in range(x.ndim)]
-    padding = [(choose.randrange(3), choose.randrange(3)) if d == axis else (0, 0) for d in range(x.ndim)]
+    padding = [
+        (choose.randrange(3), choose.randrange(3)) if d == axis else (0, 0) for d in range(x.ndim)
+    ]
     dilation = [choose.choice([1, 2]) if d == axis else 1 for d in range(x.ndim)]
     if sum(padding[axis]) + x.shape[axis] < 2 * size:
         return None
@@ -147,7 +151,18 @@ def arranged(choose, x):
     return lambda x: x - jnp.sum(x, axis=0)
 
 
-OPS = [sliced, padded, rolled, reversed_, joined, windowed, convolved, updated, windows_of, scattered]
+OPS = [
+    sliced,
+    padded,
+    rolled,
+    reversed_,
+    joined,
+    windowed,
+    convolved,
+    updated,
+    windows_of,
+    scattered,
+]
 OPS += [taken, along, reduced, multiplied, arranged]
 
 
@@ -185,7 +200,7 @@ def main():
     warnings.simplefilter("ignore")
     for number in range(start, start + count):
         choose = random.Random(number)
-        dtype = choose.choice([np.float32, np.int32])
+        dtype = choose.choice([np.float32, np.float32, np.int32, np.int16])
         shape = choose.choice([(16, 8), (8, 4, 8), (8,), (32,), (4, 12), (16, 16)])
         steps = drawn(choose, shape, dtype)
         mesh = gf.make_mesh(*choose.choice([((2, 2), ("x", "y")), ((4, 1), ("x", "y"))]))

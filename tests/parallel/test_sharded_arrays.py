@@ -192,22 +192,23 @@ def test_a_warning_names_what_is_not_partitioned(mesh):
         return lax.sort(lax.rev(lax.sort(x, dimension=0), (0,)), dimension=0) + jnp.cumsum(x, 0)
 
     line = ranked.__code__.co_firstlineno + 1
-    assert warned_by(ranked, mesh, (512, 256)) == []
-    (warning,) = warned_by(ranked, mesh)
+    assert warned_by(ranked, mesh, (512 * 256,)) == []
+    (warning,) = warned_by(ranked, mesh, (512 * 1024,))
     assert warning.category is UnpartitionedWarning
     assert warning.filename == __file__ and warning.lineno == line
     assert str(warning.message) == (
-        f"[jit] sort of f32[512,1024] at {__file__}:{line} (ranked) is not partitioned: operands "
-        "of 2.1 MB are gathered, and each device computes the whole result. Fix: split other "
-        "dimensions, or compute it in shard_map."
+        f"[jit] sort of f32[524288] at {__file__}:{line} (ranked) is not partitioned over 'x': "
+        "operands of 2.1 MB are gathered, and each device computes the same result. Fix: split "
+        "other dimensions, or compute it in shard_map."
     )
-    assert warned_by(ranked, mesh) == []
-    assert len(warned_by(lambda x: lax.sort(x, dimension=0), mesh)) == 1
+    assert warned_by(ranked, mesh, (512 * 1024,)) == []
+    assert len(warned_by(lambda x: lax.sort(x, dimension=0), mesh, (512 * 1024,))) == 1
+    assert warned_by(ranked, mesh) == []  # rows of a matrix are exchanged
 
 
 def test_a_warning_that_is_an_error_is_raised_each_time(mesh):
     rows = gf.NamedSharding(mesh, P("x"))
-    struct = gf.ShapeDtypeStruct((512, 1024), np.float32)
+    struct = gf.ShapeDtypeStruct((512 * 1024,), np.float32)
     program = gf.make_jaxpr(lambda x: lax.sort(x, dimension=0))(struct)
     with warnings.catch_warnings():
         warnings.simplefilter("error")

@@ -442,7 +442,7 @@ def _update_partitionable(ins: Sequence[ShapedArray], out: ShapedArray, params: 
 
 def _update_halo(ins: Sequence[ShapedArray], out: ShapedArray, params: Any) -> Halo | None:
     """Each chunk of the array is updated where the window overlaps it; nothing is sent."""
-    if params["batch_dims"] or dtypes.is_extended(out.dtype):
+    if params["batch_dims"]:
         return None
 
     def rows(dim: int, start: int, size: int) -> Sequence[Any]:

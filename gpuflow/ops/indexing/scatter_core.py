@@ -274,12 +274,10 @@ def _partitionable(ins: Sequence[ShapedArray], out: ShapedArray, params: Any) ->
     return [(d, d) for d, _ in pairs], (), [(u, d) for d, u in pairs]
 
 
-def _halo(ins: Sequence[ShapedArray], out: ShapedArray, params: Any) -> Halo | None:
+def _halo(ins: Sequence[ShapedArray], out: ShapedArray, params: Any) -> Halo:
     """Each chunk of the array gets the updates at its indices; nothing is sent."""
     numbers, mode = params["dimension_numbers"], params["mode"]
     windows = scatter_windows(ins[0].shape, numbers, ins[2].shape)
-    if dtypes.is_extended(out.dtype):
-        return None
 
     def rows(dim: int, start: int, size: int) -> Sequence[Any] | None:
         if dim not in numbers.inserted_window_dims or dim not in windows.mapped:

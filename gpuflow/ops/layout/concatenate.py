@@ -238,9 +238,8 @@ def _concatenate_partitionable(ins: Sequence[Any], out: Any, params: Any) -> Any
     return [shared_dims] * len(ins)
 
 
-def _concatenate_halo(ins: Sequence[Any], out: Any, params: Any) -> Halo | None:
-    if is_extended(out.dtype):
-        return None
+def _concatenate_halo(ins: Sequence[Any], out: Any, params: Any) -> Halo:
+    del out
     dimension = params["dimension"]
     offsets = [0, *accumulate(x.shape[dimension] for x in ins)][:-1]
 

@@ -226,8 +226,9 @@ class Partitioner:
             return operand
         requested = dim_axes_in(sharding, operand.aval.ndim, memories)
         dim_axes = constrained(requested, sharding.spec, operand.dim_axes)
+        can_be_uneven = not dtypes.is_extended(operand.aval.dtype)
         dim_axes = tuple(
-            names if len(names) == 1 or is_even(size, names, memories) else ()
+            names if is_even(size, names, memories) or (can_be_uneven and len(names) == 1) else ()
             for size, names in safe_zip(operand.aval.shape, dim_axes)
         )
         return Split(self._shards.reshard(operand, dim_axes), operand.aval, dim_axes)

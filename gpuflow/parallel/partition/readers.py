@@ -8,7 +8,7 @@ from typing import Any
 from gpuflow.base.util import safe_zip
 from gpuflow.compiler.correspondence import corresponding
 from gpuflow.compiler.splits import operand_axes
-from gpuflow.core.jaxpr import Jaxpr, Var
+from gpuflow.core.jaxpr import Eqn, Jaxpr, Var
 from gpuflow.core.sharding import NamedSharding
 from gpuflow.parallel.partition.resharding import MeshAxes, dim_axes_in, is_even
 from gpuflow.runtime.memories import Memories
@@ -41,17 +41,20 @@ class Readers:
         return self._positions.get(var, [len(self._program.eqns)])[0]
 
     def exchange_rows(self, var: Any, dim: int) -> bool:
-        """Whether all readers of a value need a range of its rows along a dimension."""
+        """Whether all readers of a value exchange its rows along a dimension."""
         positions = self._positions.get(var, [len(self._program.eqns)])
         if positions[-1] == len(self._program.eqns):
             return False
-        for eqn in {id(e): e for e in map(self._program.eqns.__getitem__, positions)}.values():
-            correspondence = corresponding(eqn)
-            slides = () if correspondence is None else correspondence.slides
-            numbers = [k for k, atom in enumerate(eqn.inputs) if atom is var]
-            if not all(any(dims[k] == dim for _, dims in slides) for k in numbers):
-                return False
-        return True
+        return all(
+            _exchanges_rows(self._program.eqns[k], var, dim) for k in dict.fromkeys(positions)
+        )
+
+
+def _exchanges_rows(eqn: Eqn, var: Var, dim: int) -> bool:
+    correspondence = corresponding(eqn)
+    slides = () if correspondence is None else correspondence.slides
+    numbers = [k for k, atom in enumerate(eqn.inputs) if atom is var]
+    return all(any(dims[k] == dim for _, dims in slides) for k in numbers)
 
 
 def wanted_axes(
