@@ -2,6 +2,12 @@
 
 Shardings propagate forward through equations. A dimension of a result that iterates with a
 dimension of an operand is split over the same mesh axes. If operands disagree, the first wins.
+
+Results depend on the program and the shardings of its arguments alone, so all processes that run
+it compute the same.
+
+Tests: tests/parallel/test_shardings.py, tests/parallel/test_asked_shardings.py,
+tests/parallel/test_partitioner.py.
 """
 
 from __future__ import annotations
@@ -27,14 +33,14 @@ _MOST_ROUNDS = 4  # of propagation through a loop's body, until its carries are 
 
 @record
 class Correspondence:
-    """Sharding rule of an equation: dimensions with the same axis are split alike.
+    """Sharding rule of an equation: dimensions with the same axis are split in the same way.
 
-    Axes are those of the equation's iteration, not of a mesh.
+    Axes are those of the equation's iteration, not of a mesh, and are named by index.
 
     Attributes:
-        sizes: size of each axis, that of the results.
+        sizes: size of each axis: of the dimension of the results that has it, else of an operand.
         outs: for each result the axis of each dimension; None for a dimension without one.
-        reads: for each operand pairs (dimension, axis).
+        reads: for each operand pairs (dimension, axis); other dimensions correspond to no axis.
         reduced: axes along which partial results of shards must be combined.
     """
 
@@ -44,9 +50,14 @@ class Correspondence:
     reduced: tuple[int, ...] = ()
 
     def can_split(self, size: int, axis: int, count: int) -> bool:
-        """Whether a dimension of an operand is split like an axis, into a number of chunks.
+        """Whether a dimension of an operand is split like an axis.
 
         Their sizes differ where a dimension is broadcast, or regrouped by a reshape.
+
+        Args:
+            size: size of the dimension of the operand.
+            axis: the axis that it has in ``reads``.
+            count: count of chunks, the product of the sizes of the mesh axes.
         """
         whole = self.sizes[axis]
         return size == whole or (size % count == 0 and whole % count == 0)
@@ -54,14 +65,14 @@ class Correspondence:
 
 def corresponding(eqn: Eqn) -> Correspondence | None:
     """The sharding rule of an equation, from its lowering; None if it has none."""
-    rule = eqn.primitive.lower
+    lowering = eqn.primitive.lower
     if not eqn.outputs:
         return None
     out, avals = eqn.outputs[0].aval, [atom.aval for atom in eqn.inputs]
-    if rule.partitionable is not None:
-        links = rule.partitionable(avals, out, eqn.params)
+    if lowering.partitionable is not None:
+        links = lowering.partitionable(avals, out, eqn.params)
         return None if links is None else _linked(eqn, links)
-    if not (rule.is_indexed or rule.is_library):
+    if not (lowering.is_indexed or lowering.is_library):
         iteration = iteration_of(eqn)
         if iteration is None or any(len(iteration.out) != var.aval.ndim for var in eqn.outputs):
             return None
@@ -73,8 +84,13 @@ def corresponding(eqn: Eqn) -> Correspondence | None:
 
 
 def _linked(eqn: Eqn, links: Sequence[Sequence[tuple[int, int]]]) -> Correspondence:
-    """The correspondence given by links of operands, and of results after the first one."""
-    first, *others = [var.aval.ndim for var in eqn.outputs]
+    """The correspondence given by links, pairs (dimension, axis).
+
+    Args:
+        eqn: the equation. Axes are the dimensions of its first result, followed by reduced axes.
+        links: those of each operand, then of each result after the first one.
+    """
+    first_rank, *others = [var.aval.ndim for var in eqn.outputs]
     count = len(eqn.inputs)
     sizes = dict(enumerate(eqn.outputs[0].aval.shape))
     for atom, operand_links in zip(eqn.inputs, links[:count], strict=True):
@@ -82,7 +98,7 @@ def _linked(eqn: Eqn, links: Sequence[Sequence[tuple[int, int]]]) -> Corresponde
             sizes.setdefault(axis, atom.aval.shape[dim])
     order = sorted(sizes)
     assert order == list(range(len(order))), "links leave no dimension out"
-    outs: list[tuple[int | None, ...]] = [tuple(range(first))]
+    outs: list[tuple[int | None, ...]] = [tuple(range(first_rank))]
     for rank, output_links in zip(others, links[count:], strict=True):
         axes = dict(output_links)
         outs.append(tuple(axes.get(dim) for dim in range(rank)))
@@ -90,33 +106,41 @@ def _linked(eqn: Eqn, links: Sequence[Sequence[tuple[int, int]]]) -> Corresponde
         tuple(sizes[axis] for axis in order),
         tuple(outs),
         tuple(map(tuple, links[:count])),
-        tuple(order[first:]),
+        tuple(order[first_rank:]),
     )
 
 
-def _along_rows(eqn: Eqn, rows: Scan | Sort) -> Correspondence | None:
+def _along_rows(eqn: Eqn, block: Scan | Sort) -> Correspondence | None:
     """Sharding rule of an op along rows, such as a sort: all other dimensions correspond."""
-    first = eqn.inputs[0].aval
-    if not first.size:
+    operand_aval = eqn.inputs[0].aval
+    if not operand_aval.size:
         return None  # sizes do not identify the dimension
-    dims = range(first.ndim)
+    dims = range(operand_aval.ndim)
     row_dims = [
-        d for d in dims if (prod(first.shape[:d]), first.shape[d]) == (rows.outer, rows.length)
+        d
+        for d in dims
+        if (prod(operand_aval.shape[:d]), operand_aval.shape[d]) == (block.outer, block.length)
     ]
-    if not row_dims or any(atom.aval.shape != first.shape for atom in eqn.inputs):
+    if not row_dims or any(atom.aval.shape != operand_aval.shape for atom in eqn.inputs):
         return None
     links = tuple((d, d) for d in dims if d != row_dims[-1])
     outs = (tuple(dims),) * len(eqn.outputs)
     return Correspondence(eqn.outputs[0].aval.shape, outs, (links,) * len(eqn.inputs))
 
 
-def _sliding(rows: Convolution, rank: int) -> list[list[tuple[int, int]]]:
-    """The links of a convolution: all but the spatial dimensions."""
-    batch, free, others, _ = rows.out
-    summed = range(rank, rank + len(rows.left[2]))
-    left = [*zip(rows.left[0], batch), *zip(rows.left[1], free), *zip(rows.left[2], summed)]
-    right = [*zip(rows.right[0], batch), *zip(rows.right[1], others), *zip(rows.right[2], summed)]
-    return [left, right]
+def _convolution_links(block: Convolution, rank: int) -> list[list[tuple[int, int]]]:
+    """The links of a convolution whose result has ``rank`` dimensions: all but spatial ones."""
+    batch, left_free, right_free, _ = block.out
+    left, right = block.left, block.right
+    contracted = range(rank, rank + len(left[2]))
+    left_links = [*zip(left[0], batch), *zip(left[1], left_free), *zip(left[2], contracted)]
+    right_links = [*zip(right[0], batch), *zip(right[1], right_free), *zip(right[2], contracted)]
+    return [left_links, right_links]
+
+
+def _along_convolution(eqn: Eqn, block: Convolution) -> Correspondence:
+    """Sharding rule of a convolution: dimensions over which a window slides are not split."""
+    return _linked(eqn, _convolution_links(block, eqn.outputs[0].aval.ndim))
 
 
 def _along_stack(eqn: Eqn, block: Decomposition) -> Correspondence | None:
@@ -133,7 +157,7 @@ def _along_stack(eqn: Eqn, block: Decomposition) -> Correspondence | None:
 _BLOCKS: dict[type[Any], Callable[[Eqn, Any], Correspondence | None]] = {
     Scan: _along_rows,
     Sort: _along_rows,
-    Convolution: lambda eqn, block: _linked(eqn, _sliding(block, eqn.outputs[0].aval.ndim)),
+    Convolution: _along_convolution,
 }
 
 
@@ -145,8 +169,8 @@ def result_shardings(
     Args:
         jaxpr: the program.
         shardings: shardings of its inputs; None for arrays on one device.
-        mesh: of the outputs' shardings; by default that of the first NamedSharding of an input,
-            else of the first sharding constraint in the program.
+        mesh: the mesh of the outputs' shardings; by default that of the first NamedSharding of an
+            input, else of the first sharding constraint in the program.
 
     Returns:
         One for each output; None if there is no mesh.
@@ -161,7 +185,7 @@ def result_shardings(
         mesh_axes_of(sharding, var.aval.ndim, mesh)
         for sharding, var in zip(shardings, jaxpr.invars, strict=True)
     ]
-    outs = _outputs(jaxpr, input_axes, mesh)
+    outs = _output_mesh_axes(jaxpr, input_axes, mesh)
     return [NamedSharding(mesh, _spec(mesh_axes)) for mesh_axes in outs]
 
 
@@ -177,32 +201,52 @@ def requested_shardings(jaxpr: Jaxpr) -> tuple[NamedSharding, ...]:
 
 
 def mesh_axes_of(sharding: Sharding | None, rank: int, mesh: Mesh) -> MeshAxes:
-    """The mesh axes of each dimension of an array, if it is split over this mesh."""
+    """The mesh axes of each dimension of an array of ``rank`` dimensions.
+
+    Empty for all if the array is not split over this mesh.
+    """
     if not isinstance(sharding, NamedSharding) or sharding.mesh != mesh:
         return ((),) * rank
     mesh_axes = [names_of(entry) for entry in sharding.spec]
     return (*mesh_axes, *[()] * (rank - len(mesh_axes)))
 
 
-def constrained(requested: MeshAxes, spec: PartitionSpec, current: MeshAxes) -> MeshAxes:
-    """The resulting sharding of a value; unconstrained dimensions keep theirs."""
-    taken = {name for names in requested for name in names}
-    free = {dim for dim, entry in enumerate(spec) if entry is PartitionSpec.UNCONSTRAINED}
+def constrain_mesh_axes(requested: MeshAxes, spec: PartitionSpec, current: MeshAxes) -> MeshAxes:
+    """The mesh axes of a value under a sharding constraint.
+
+    Args:
+        requested: the mesh axes of the constraint; none for unconstrained dimensions.
+        spec: the spec of the constraint, which marks unconstrained dimensions.
+        current: the mesh axes of the value. Unconstrained dimensions keep theirs, unless another
+            dimension requests one of them.
+    """
+    requested_names = {name for names in requested for name in names}
+    unconstrained_dims = {
+        dim for dim, entry in enumerate(spec) if entry is PartitionSpec.UNCONSTRAINED
+    }
     return tuple(
-        current[dim] if dim in free and not taken.intersection(current[dim]) else names
+        current[dim]
+        if dim in unconstrained_dims and not requested_names.intersection(current[dim])
+        else names
         for dim, names in enumerate(requested)
     )
 
 
-def settled(requested: Sharding, current: Sharding | None, rank: int) -> Sharding:
-    """A sharding for an array that has another: unconstrained dimensions keep theirs."""
+def resolve_unconstrained(requested: Sharding, current: Sharding | None, rank: int) -> Sharding:
+    """The sharding that an array gets on request: unconstrained dimensions keep their mesh axes.
+
+    Args:
+        requested: the sharding that is requested.
+        current: that of the array; None if it is on one device.
+        rank: count of its dimensions.
+    """
     if not isinstance(requested, NamedSharding):
         return requested
     if PartitionSpec.UNCONSTRAINED not in requested.spec:
         return requested
     mesh = requested.mesh
     before, after = mesh_axes_of(current, rank, mesh), mesh_axes_of(requested, rank, mesh)
-    return NamedSharding(mesh, _spec(constrained(after, requested.spec, before)))
+    return NamedSharding(mesh, _spec(constrain_mesh_axes(after, requested.spec, before)))
 
 
 def _spec(mesh_axes: MeshAxes) -> PartitionSpec:
@@ -210,105 +254,112 @@ def _spec(mesh_axes: MeshAxes) -> PartitionSpec:
     return PartitionSpec(*[names or None for names in mesh_axes[: last + 1]])
 
 
-def _outputs(jaxpr: Jaxpr, inputs: Sequence[MeshAxes], mesh: Mesh) -> list[MeshAxes]:
+def _output_mesh_axes(jaxpr: Jaxpr, inputs: Sequence[MeshAxes], mesh: Mesh) -> list[MeshAxes]:
     """The mesh axes of a program's outputs."""
     program = inline(jaxpr)
-    sharded: dict[Var, MeshAxes] = dict(zip(program.invars, inputs, strict=True))
+    mesh_axes_by_var: dict[Var, MeshAxes] = dict(zip(program.invars, inputs, strict=True))
 
-    def of(atom: Atom) -> MeshAxes:
-        mesh_axes = None if type(atom) is Literal else sharded.get(atom)
+    def mesh_axes_of_atom(atom: Atom) -> MeshAxes:
+        mesh_axes = None if type(atom) is Literal else mesh_axes_by_var.get(atom)
         return ((),) * atom.aval.ndim if mesh_axes is None else mesh_axes
 
     for eqn in program.eqns:
-        results = mesh_axes_of_results(eqn, [of(atom) for atom in eqn.inputs], mesh)
-        sharded.update(zip(eqn.outputs, results, strict=True))
-    return [of(atom) for atom in program.outvars]
+        results = mesh_axes_of_results(eqn, [mesh_axes_of_atom(atom) for atom in eqn.inputs], mesh)
+        mesh_axes_by_var.update(zip(eqn.outputs, results, strict=True))
+    return [mesh_axes_of_atom(atom) for atom in program.outvars]
 
 
 def mesh_axes_of_results(eqn: Eqn, operands: Sequence[MeshAxes], mesh: Mesh) -> list[MeshAxes]:
     """The mesh axes of an equation's results, given those of its operands."""
-    rule = eqn.primitive.lower
+    lowering = eqn.primitive.lower
     if eqn.primitive.placement.sharding is not None:
         sharding = eqn.primitive.placement.sharding(eqn.params)
         if isinstance(sharding, NamedSharding) and sharding.mesh == mesh:
             requested = mesh_axes_of(sharding, eqn.outputs[0].aval.ndim, mesh)
-            return [constrained(requested, sharding.spec, operands[0])]
+            return [constrain_mesh_axes(requested, sharding.spec, operands[0])]
         return [operands[0]]
-    if rule.is_split:
+    if lowering.is_split:
         shardings = eqn.params["out_shardings"]
         pairs = zip(shardings, eqn.outputs, strict=True)
         return [mesh_axes_of(sharding, var.aval.ndim, mesh) for sharding, var in pairs]
-    if rule.form is not None:
-        form = rule.form(eqn.params)
-        follow = _scan if isinstance(form, ScanForm) else _while
-        return follow(form, operands, mesh)
-    if rule.branches is not None:
+    if lowering.form is not None:
+        loop = lowering.form(eqn.params)
+        rule_of_loop = _scan_mesh_axes if isinstance(loop, ScanForm) else _while_mesh_axes
+        return rule_of_loop(loop, operands, mesh)
+    if lowering.branches is not None:
         branch_outputs = [
-            _outputs(branch.jaxpr, operands[1:], mesh) for branch in rule.branches(eqn.params)
+            _output_mesh_axes(branch.jaxpr, operands[1:], mesh)
+            for branch in lowering.branches(eqn.params)
         ]
-        return [_common(column) for column in zip(*branch_outputs, strict=True)]
+        return [_agreed_axes(column) for column in zip(*branch_outputs, strict=True)]
     block = block_of(eqn)
     if isinstance(block, Product):
-        return [_product(block, operands)]
-    return _iterated(eqn, operands, mesh)
+        return [_product_mesh_axes(block, operands)]
+    return _corresponding_results(eqn, operands, mesh)
 
 
-def _iterated(eqn: Eqn, operands: Sequence[MeshAxes], mesh: Mesh) -> list[MeshAxes]:
+def _corresponding_results(eqn: Eqn, operands: Sequence[MeshAxes], mesh: Mesh) -> list[MeshAxes]:
     """Results whose dimensions correspond to dimensions of operands."""
     correspondence = corresponding(eqn)
     if correspondence is None:
         return [((),) * var.aval.ndim for var in eqn.outputs]
-    split: dict[int, tuple[Any, ...]] = {}
+    names_of_axis: dict[int, tuple[Any, ...]] = {}
     for atom, mesh_axes, links in zip(eqn.inputs, operands, correspondence.reads, strict=True):
         for dim, axis in links:
             names = mesh_axes[dim]
             count = prod(mesh.shape[name] for name in names)
             if names and correspondence.can_split(atom.aval.shape[dim], axis, count):
-                split.setdefault(axis, names)
-    outs = correspondence.outs
-    return [_once(() if k is None else split.get(k, ()) for k in out) for out in outs]
+                names_of_axis.setdefault(axis, names)
+    return [
+        _without_repeated_axes(() if k is None else names_of_axis.get(k, ()) for k in out)
+        for out in correspondence.outs
+    ]
 
 
-def _product(product: Product, operands: Sequence[MeshAxes]) -> MeshAxes:
+def _product_mesh_axes(product: Product, operands: Sequence[MeshAxes]) -> MeshAxes:
     """The mesh axes of a matrix product: contracted dimensions are dropped."""
     (batch, rows, _), (right_batch, _, columns) = product.left, product.right
     left, right = operands[:2]
     both = [left[a] or right[b] for a, b in zip(batch, right_batch, strict=True)]
-    return _once([*both, *[left[d] for d in rows], *[right[d] for d in columns]])
+    return _without_repeated_axes([*both, *[left[d] for d in rows], *[right[d] for d in columns]])
 
 
-def _scan(form: ScanForm, operands: Sequence[MeshAxes], mesh: Mesh) -> list[MeshAxes]:
-    first, split = form.num_consts, form.num_consts + form.num_carry
-    elements = [mesh_axes[1:] for mesh_axes in operands[split:]]
+def _scan_mesh_axes(loop: ScanForm, operands: Sequence[MeshAxes], mesh: Mesh) -> list[MeshAxes]:
+    """The mesh axes of a scan's results: carries, then stacks, whose first dimension is whole."""
+    first_carry, first_element = loop.num_consts, loop.num_consts + loop.num_carry
+    elements = [mesh_axes[1:] for mesh_axes in operands[first_element:]]
 
-    def step(carries: Sequence[MeshAxes]) -> list[MeshAxes]:
-        return _outputs(form.body.jaxpr, [*operands[:first], *carries, *elements], mesh)
+    def run_body(carries: Sequence[MeshAxes]) -> list[MeshAxes]:
+        inputs = [*operands[:first_carry], *carries, *elements]
+        return _output_mesh_axes(loop.body.jaxpr, inputs, mesh)
 
-    carries, outs = _loop_carries(step, operands[first:split])
-    return [*carries, *[((), *mesh_axes) for mesh_axes in outs[form.num_carry :]]]
+    carries, outs = _loop_carries(run_body, operands[first_carry:first_element])
+    return [*carries, *[((), *mesh_axes) for mesh_axes in outs[loop.num_carry :]]]
 
 
-def _while(form: WhileForm, operands: Sequence[MeshAxes], mesh: Mesh) -> list[MeshAxes]:
-    first = form.num_condition_consts
-    split = first + form.num_body_consts
+def _while_mesh_axes(loop: WhileForm, operands: Sequence[MeshAxes], mesh: Mesh) -> list[MeshAxes]:
+    """The mesh axes of a while_loop's carries."""
+    first_body_const = loop.num_condition_consts
+    first_carry = first_body_const + loop.num_body_consts
 
-    def step(carries: Sequence[MeshAxes]) -> list[MeshAxes]:
-        return _outputs(form.body.jaxpr, [*operands[first:split], *carries], mesh)
+    def run_body(carries: Sequence[MeshAxes]) -> list[MeshAxes]:
+        inputs = [*operands[first_body_const:first_carry], *carries]
+        return _output_mesh_axes(loop.body.jaxpr, inputs, mesh)
 
-    return _loop_carries(step, operands[split:])[0]
+    return _loop_carries(run_body, operands[first_carry:])[0]
 
 
 def _loop_carries(
-    step: Callable[[Sequence[MeshAxes]], list[MeshAxes]], initial: Sequence[MeshAxes]
+    run_body: Callable[[Sequence[MeshAxes]], list[MeshAxes]], initial: Sequence[MeshAxes]
 ) -> tuple[list[MeshAxes], list[MeshAxes]]:
     """Fixed point of a loop's carries: their mesh axes, and those of all outputs of its body.
 
     Carries are replicated if there is no fixed point after ``_MOST_ROUNDS``.
     """
-    carries = _promoted(step, initial)
+    carries = _with_axes_of_body(run_body, initial)
     for _ in range(_MOST_ROUNDS):
-        outs = step(carries)
-        merged = [_common(pair) for pair in zip(carries, outs, strict=False)]
+        outs = run_body(carries)
+        merged = [_agreed_axes(pair) for pair in zip(carries, outs, strict=False)]
         if merged == carries:
             break
         carries = merged
@@ -317,34 +368,34 @@ def _loop_carries(
     return carries, outs
 
 
-def _promoted(
-    step: Callable[[Sequence[MeshAxes]], list[MeshAxes]], initial: Sequence[MeshAxes]
+def _with_axes_of_body(
+    run_body: Callable[[Sequence[MeshAxes]], list[MeshAxes]], initial: Sequence[MeshAxes]
 ) -> list[MeshAxes]:
-    """Carries that begin whole, as zeros do, with the mesh axes that the body gives them.
+    """Initial carries: replicated ones, such as zeros, get the mesh axes of the body's outputs.
 
-    Other carries keep theirs, and so do all if these axes do not remain.
+    Other carries keep theirs. If the body does not preserve the new axes, all carries keep theirs.
     """
-    outs = step(initial)
+    outs = run_body(initial)
     carries = [
         out if any(out) and not any(axes) else axes
         for axes, out in zip(initial, outs, strict=False)
     ]
     promoted = [k for k, axes in enumerate(carries) if axes != initial[k]]
     if promoted:
-        outs = step(carries)
+        outs = run_body(carries)
     return carries if all(outs[k] == carries[k] for k in promoted) else list(initial)
 
 
-def _common(several: Sequence[MeshAxes]) -> MeshAxes:
+def _agreed_axes(alternatives: Sequence[MeshAxes]) -> MeshAxes:
     """For each dimension the mesh axes, if all shardings agree on them; else none."""
-    first = several[0]
+    first = alternatives[0]
     return tuple(
-        names if all(other[dim] == names for other in several) else ()
+        names if all(other[dim] == names for other in alternatives) else ()
         for dim, names in enumerate(first)
     )
 
 
-def _once(mesh_axes: Iterable[tuple[Any, ...]]) -> MeshAxes:
+def _without_repeated_axes(mesh_axes: Iterable[tuple[Any, ...]]) -> MeshAxes:
     """Drop mesh axes that an earlier dimension uses."""
     seen: set[Any] = set()
     result = []

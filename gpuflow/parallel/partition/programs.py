@@ -22,7 +22,7 @@ from gpuflow.base.errors import UnpartitionedWarning
 from gpuflow.base.records import record
 from gpuflow.base.util import safe_zip
 from gpuflow.compiler.passes.program import inline
-from gpuflow.compiler.shardings import constrained, corresponding
+from gpuflow.compiler.shardings import constrain_mesh_axes, corresponding
 from gpuflow.core.aval import ShapedArray, aval_of
 from gpuflow.core.blocks import Product
 from gpuflow.core.jaxpr import Atom, ClosedJaxpr, Eqn, Jaxpr, Literal, Var
@@ -372,7 +372,7 @@ class Partitioner:
         if not isinstance(sharding, NamedSharding) or sharding.mesh != memories.mesh:
             return operand
         requested = dim_axes_in(sharding, eqn.inputs[0].aval.ndim, memories)
-        dim_axes = constrained(requested, sharding.spec, operand.dim_axes)
+        dim_axes = constrain_mesh_axes(requested, sharding.spec, operand.dim_axes)
         return Split(self.reshard(operand, dim_axes), dim_axes)
 
     def _distributed(self, eqn: Eqn, operands: Sequence[Split]) -> list[Split]:
