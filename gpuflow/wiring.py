@@ -29,8 +29,8 @@ def install() -> None:
     """Plug in platforms, evaluators, rules, and the methods of Array, Tracer and Ref."""
     register_platforms()
     eval_trace.plug_in(evaluate)
-    select_updates.rules.choice = static_updates.as_choice
-    select_updates.rules.update = static_updates.as_update
+    select_updates.rules.match_select = static_updates.as_choice
+    select_updates.rules.emit_update = static_updates.as_update
     programs.evaluate = whole_programs.evaluate
     programs.run = whole_programs.run
     programs.reshard = whole_programs.reshard

@@ -2,7 +2,7 @@
 
 Contract: elements of SIZE bytes as unsigned integers, two for one of 16 bytes; at most four
 dimensions, with strides in elements, of any sign. Neighboring threads write neighbors.
-Launch: ``copy_strided`` as in ``gpuflow.targets.cuda.library.copy_forms``; ``take`` with a
+Launch: ``copy_strided`` as in ``gpuflow.targets.cuda.library.copy_launches``; ``take`` with a
 thread for each element.
 """
 

@@ -23,7 +23,7 @@ import pytest
 
 from gpuflow.kir.nodes import Kernel
 from gpuflow.kir.text import kernel_text
-from gpuflow.targets.cpu.codegen.build import _level, module_of
+from gpuflow.targets.cpu.codegen.build import _optimization_level, compile_module
 from gpuflow.targets.cpu.runtime import kernels
 
 
@@ -58,9 +58,10 @@ def digest(folder: str, output: str) -> None:
     lines = []
     for path in sorted(Path(folder).glob("*.kernel")):
         source = kernels.print_cpu(pickle.loads(path.read_bytes()))
-        module = module_of(source)
+        module = compile_module(source)
         tree = _digest(ast.dump(ast.parse(source.text)))
-        lines.append(f"{path.stem} {tree} {_digest(str(module))} {_level(source, module)}\n")
+        level = _optimization_level(source, module)
+        lines.append(f"{path.stem} {tree} {_digest(str(module))} {level}\n")
     Path(output).write_text("".join(lines))
 
 

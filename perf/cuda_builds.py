@@ -19,7 +19,8 @@ import numpy as np
 import gpuflow as gf
 import gpuflow.numpy as jnp
 from gpuflow import lax, nn
-from gpuflow.targets.cuda.codegen import cached, handwritten
+from gpuflow.targets.cuda.codegen import cached_builds as cached
+from gpuflow.targets.cuda.codegen import handwritten
 
 
 def chain(x: Any) -> Any:

@@ -21,7 +21,7 @@ from gpu_rows import normals
 
 import gpuflow as gf
 from gpuflow.core.views import contiguous
-from gpuflow.targets.cuda.library.copy_forms import copy_form
+from gpuflow.targets.cuda.library.copy_launches import copy_launch
 from gpuflow.targets.cuda.runtime.driver.api import Gemm
 from gpuflow.targets.cuda.runtime.driver.handwritten_kernels import argument_slots, load, prepare
 
@@ -111,11 +111,11 @@ def product_rate(driver: Any, timed: Any, n: int, dtype: Any, reduced: bool) -> 
 def small_launch(driver: Any) -> tuple[Callable[[], Any], Any]:
     """A launch of a kernel of one block, which copies 256 numbers, and the memory that it uses."""
     source, target = (driver.from_host(np.zeros(256, np.float32)) for _ in range(2))
-    form = copy_form(contiguous((256,)), 4)
-    signature = ("*uint32", "*uint32", *[form.index] * len(form.numbers))
-    kernel = load(form.kernel, signature, driver, form.constants)
-    words = argument_slots(signature, [source, target, *form.numbers])
-    return prepare(kernel, driver, form.grid, (form.threads, 1, 1), words), (source, target)
+    copied = copy_launch(contiguous((256,)), 4)
+    signature = ("*uint32", "*uint32", *[copied.index_type] * len(copied.scalars))
+    kernel = load(copied.kernel, signature, driver, copied.constants)
+    words = argument_slots(signature, [source, target, *copied.scalars])
+    return prepare(kernel, driver, copied.grid, (copied.threads, 1, 1), words), (source, target)
 
 
 def launches(driver: Any, timed: Any, count: int) -> list[dict[str, Any]]:

@@ -106,7 +106,7 @@ def first_result(platform: str) -> Iterator[str]:
     """What is wrong with one small program: the way from Python to the device and back."""
     import gpuflow as gf
     from gpuflow.runtime.kernel_cache import cache_stats
-    from gpuflow.targets.cuda.codegen.cached import cache_key_inputs
+    from gpuflow.targets.cuda.codegen.cached_builds import cache_key_inputs
 
     (found, *_) = gf.devices(platform)
     function, x = FIRST_PROGRAM

@@ -59,7 +59,7 @@ def costs(driver: Any, timed: Any, times: int) -> dict[str, float]:
         )
         found[f"replay {count}"] = host_seconds(driver, graph, times)
         found[f"change one of {count}"] = host_seconds(
-            driver, lambda graph=graph: graph.change(1, launch), times
+            driver, lambda graph=graph: graph.change_launch(1, launch), times
         )
     for count in COPIES:
         source, target = (driver.empty((count,), np.dtype(np.uint8)) for _ in range(2))
@@ -82,11 +82,13 @@ def advice(found: dict[str, float]) -> Iterator[dict[str, Any]]:
     yield _limit("LEAST_LAUNCHES", "launches from which a replay takes less of the host", least)
     yield _limit("_WORTH_CHANGING", "launches that a change must save", change / launch)
     paid = found[f"record {MANY}"] / saved[MANY] if saved[MANY] > 0 else None
-    yield _limit("_REPLAYS_FOR_ONE", f"replays until {MANY} recorded launches have paid", paid)
+    yield _limit(
+        "_REPLAYS_PER_RECORDING", f"replays until {MANY} recorded launches have paid", paid
+    )
     for count in (FEW, MANY):
         sizes = [size for size in COPIES if found[f"copy {size} bytes"] < saved[count]]
         text = f"bytes of a copy on the device that takes less than {count} launches save"
-        yield _limit("_MOST_COPIED", text, max(sizes, default=None))
+        yield _limit("_MOST_COPIED_BYTES", text, max(sizes, default=None))
 
 
 def _limit(name: str, what: str, measured: float | None) -> dict[str, Any]:

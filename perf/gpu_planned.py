@@ -48,7 +48,7 @@ class Launched(NamedTuple):
 class PlannedLibrary:
     """A cuDNN that takes every call, and computes nothing."""
 
-    def choose(self, call: Any, deterministic: bool) -> PlannedCall:
+    def plan_call(self, call: Any, deterministic: bool) -> PlannedCall:
         """A plan without a workspace."""
         return PlannedCall(call, deterministic, 0)
 
@@ -77,7 +77,7 @@ class PlannedApi:
 
     def __init__(self, compute_capability: tuple[int, int], has_cudnn: bool = False) -> None:
         self.compute_capability = compute_capability
-        self.deep_library = self.chooser = PlannedLibrary() if has_cudnn else None
+        self.dnn_library = self.planning_library = PlannedLibrary() if has_cudnn else None
         self.epilogues = SIM_EPILOGUES
         self._streams, self._next = 0, 1 << 20
         self.launched: deque[Launched] = deque(maxlen=_REMEMBERED)
@@ -161,10 +161,10 @@ class PlannedApi:
         words: array[int],
         stream: int,
         shared_bytes: int = 0,
-        touches: Any = None,
+        array_accesses: Any = None,
     ) -> Callable[[], None]:
         """A launch of nothing."""
-        del words, stream, shared_bytes, touches
+        del words, stream, shared_bytes, array_accesses
         self.launched.append(Launched(kernel.function, grid, block))
         return _nothing
 

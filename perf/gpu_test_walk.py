@@ -24,6 +24,6 @@ def pytest_sessionfinish(session: Any, exitstatus: int) -> None:
         "built": cache_stats().built,
         "loaded": cache_stats().loaded,
         "seconds": round(time.process_time() - _start, 2),
-        "keys": kernel_cache().keys(),
+        "keys": kernel_cache().loaded_keys(),
     }
     print("\n" + json.dumps(record), flush=True)

@@ -32,7 +32,7 @@ import gpuflow
 from gpuflow.cli import doctor_trials
 from gpuflow.compiler.cache.versions import version_of
 from gpuflow.runtime.kernel_cache import cache_stats, kernel_cache
-from gpuflow.targets.cuda.codegen.cached import PACKAGES
+from gpuflow.targets.cuda.codegen.cached_builds import PACKAGES
 
 
 def call_row(row: Row, frameworks: Sequence[Framework], tiny: bool) -> bool:
@@ -125,7 +125,10 @@ def main(arguments: Sequence[str] | None = None) -> int:
         failed += "error" in record
         print(json.dumps(record), flush=True)
     versions = {package: version_of(package) for package in PACKAGES}
-    print(json.dumps({"row": "", "keys": kernel_cache().keys(), "versions": versions}), flush=True)
+    print(
+        json.dumps({"row": "", "keys": kernel_cache().loaded_keys(), "versions": versions}),
+        flush=True,
+    )
     return int(failed > 0)
 
 

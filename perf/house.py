@@ -85,12 +85,12 @@ FORMS = {
     "symbolic plan": "specialize",
     "plan": "bound_plan",
     "loop program": "print_cpu",
-    "LLVM module": "module_of",
+    "LLVM module": "compile_module",
     "LLVM text": "_optimized",
     "object file": "_object_code",
-    "image": "image_of",
+    "image": "link_image",
     "code words": "callable_program",
-    "driver text": "build_driver",
+    "driver text": "build_driver_function",
 }
 
 
@@ -198,7 +198,7 @@ def read_file(source: Source, path: str, text: str, classes: frozenset[str]) -> 
             if isinstance(node.returns, ast.Name) and node.returns.id == "Any":
                 source.returns_any.append(f"{place} {node.name}")
         elif isinstance(node, ast.Call) and isinstance(node.func, ast.Name):
-            if node.func.id == "remembered" and has_text(node.args[1]):
+            if node.func.id == "memoized" and has_text(node.args[1]):
                 source.text_keys.append(place)
             elif node.func.id == "isinstance" and path.startswith(HOW_IT_RUNS):
                 names = set(names_in(node.args[1]))
@@ -355,7 +355,7 @@ def source_rows(source: Source) -> dict[str, str]:
         "retired words in definitions": f"{source.retired.total():,}",
         "names that say nothing": f"{names.total():,} ({empty})",
         "`-> Any` in compiler, targets, runtime": f"{len(source.returns_any)}",
-        "keys of `remembered` with text": f"{len(source.text_keys)}",
+        "keys of `memoized` with text": f"{len(source.text_keys)}",
         "isinstance of lowering classes there": f"{checks.total()} in {len(checks)} files",
         '"what"; retired words, in docs and messages': "; ".join(
             f"{sum(getattr(count, name) for count in source.prose.values()):,}"

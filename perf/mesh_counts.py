@@ -19,7 +19,7 @@ import numpy as np
 
 import gpuflow as gf
 from gpuflow import P
-from gpuflow.compiler.pipeline import rewritten
+from gpuflow.compiler.pipeline import run_passes
 from gpuflow.compiler.shardings import result_shardings
 from gpuflow.compiler.target import PLAIN_TARGET
 from gpuflow.core.communicator import Across
@@ -106,7 +106,7 @@ def count(
     found.warnings = [
         str(one.message) for one in caught if issubclass(one.category, UnpartitionedWarning)
     ]
-    program, _ = rewritten(local.jaxpr, PLAIN_TARGET, lambda *_: None)
+    program, _ = run_passes(local.jaxpr, PLAIN_TARGET, lambda *_: None)
     for eqn, times in _collectives(program):
         name = eqn.primitive.name
         found.times[name] += times

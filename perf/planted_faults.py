@@ -104,14 +104,15 @@ FAULTS = (
     ),
     Fault(
         "donated and transposed", "fusion", "gpuflow/compiler/lowering/donation.py",
-        "space.sizes[key] == 1 or one == other for", "space.sizes[key] >= 1 or one == other for",
+        "space.sizes[key] == 1 or stride_a == stride_b",
+        "space.sizes[key] >= 1 or stride_a == stride_b",
         ("tests/compiler/test_donation.py", "tests/compiler"),
     ),
     Fault(
         "end of a split sum", "schedules",
         "gpuflow/targets/cpu/codegen/schedules/split_reductions.py",
-        "Cut(chunks, each, group, rows - chunks * each * group)",
-        "Cut(chunks, each, group, grouped - chunks * each)",
+        "Cut(chunks, chunk_groups, group_rows, rows - chunks * chunk_groups * group_rows)",
+        "Cut(chunks, chunk_groups, group_rows, group_count - chunks * chunk_groups)",
         ("tests/compiler/test_split_reductions.py", "tests/compiler", "tests/targets/cpu"),
     ),
     Fault(
@@ -127,8 +128,8 @@ FAULTS = (
     ),
     Fault(
         "strided loads", "CPU emitters", "gpuflow/targets/cpu/codegen/strided_loads.py",
-        "mask = first_ones((active - 1) * step + (1 - start), width)",
-        "mask = first_ones(active * step + (1 - start), width)",
+        "mask = first_elements_mask((active_count - 1) * stride + (1 - start), width)",
+        "mask = first_elements_mask(active_count * stride + (1 - start), width)",
         ("tests/targets/cpu/test_strided_vectors.py", "tests/targets/cpu"),
     ),
     Fault(
@@ -137,14 +138,15 @@ FAULTS = (
         ("tests/targets/cpu/test_cpu_functions.py", "tests/targets/cpu"),
     ),
     Fault(
-        "barrier of a row", "CUDA emitters", "gpuflow/targets/cuda/codegen/printing/combining.py",
+        "barrier of a row", "CUDA emitters",
+        "gpuflow/targets/cuda/codegen/printing/group_reductions.py",
         '        "        barrier()",\n        *_butterfly(combine, values, "        "),',
         '        *_butterfly(combine, values, "        "),',
         ("tests/targets/cuda/test_cuda_schedule.py", "tests/targets/cuda"),
     ),
     Fault(
         "32-bit indices", "CUDA emitters", "gpuflow/targets/cuda/codegen/schedules/index_bits.py",
-        "reach = sum([n * max(size, 1)", "reach = max([n * max(size, 1)",
+        "max_offset = sum([stride *", "max_offset = max([stride *",
         ("tests/targets/cuda/test_gpu_index_bits.py", "tests/targets/cuda"),
     ),
     Fault(

@@ -29,8 +29,8 @@ import gpuflow.numpy as jnp
 from gpuflow.base.records import record
 from gpuflow.compiler.cache.versions import version_of
 from gpuflow.targets.cuda.codegen.build import CudaObject, build_cuda
-from gpuflow.targets.cuda.codegen.cached import PACKAGES
-from gpuflow.targets.cuda.codegen.disassembly import disassembled
+from gpuflow.targets.cuda.codegen.cached_builds import PACKAGES
+from gpuflow.targets.cuda.codegen.disassembly import disassemble
 from gpuflow.targets.cuda.codegen.printing.printers import print_cuda
 
 TESTS = Path(__file__).resolve().parents[1] / "tests"
@@ -68,7 +68,7 @@ class Code:
 
 
 def code_of(lines: Sequence[str]) -> Code:
-    """Counts the instructions of ``disassembled``."""
+    """Counts the instructions of ``disassemble``."""
     names = [re.sub(r"^@!?U?P\w+\s+", "", line) for line in lines]
     names = [name for name in names if not name.startswith("NOP")]
     calls = sum(bool(re.match(r"CALL.*(div|rem)_[su]64", name)) for name in names)
@@ -89,7 +89,7 @@ def _widths(names: Sequence[str], opcode: str) -> dict[int, int]:
 
 def table_row(name: str, shape: str, built: CudaObject) -> str:
     """One line of the table."""
-    code = code_of(disassembled(built.cubin))
+    code = code_of(disassemble(built.cubin))
     cells = [
         name,
         shape,
@@ -119,7 +119,7 @@ def golden_kernels(capability: tuple[int, int]) -> Iterator[tuple[str, CudaObjec
 
     for name in GOLDEN:
         source = print_cuda(cuda_zoo.zoo()[name])
-        bounds = source.launch.bounds
+        bounds = source.launch.max_threads
         yield (
             f"golden: {name}",
             build_cuda(source.text, source.entry, source.signature, capability, bounds),

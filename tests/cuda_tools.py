@@ -2,7 +2,7 @@
 
 import pytest
 
-from gpuflow.targets.cuda.codegen.disassembly import INSTALL, disassembled, disassembler
+from gpuflow.targets.cuda.codegen.disassembly import INSTALL, disassemble, disassembler
 
 requires_cuda_tools = pytest.mark.cuda_toolchain
 
@@ -11,4 +11,4 @@ def sass(cubin: bytes) -> list[str]:
     """The instructions of a cubin, with their operands, in order."""
     if disassembler() is None:
         pytest.skip(f"nvdisasm is not installed: {INSTALL}")
-    return disassembled(cubin)
+    return disassemble(cubin)

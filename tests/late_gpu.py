@@ -80,9 +80,9 @@ class LateGraph:
         self.log["replay"] += 1
         self.graph()
 
-    def change(self, number, launch):
+    def change_launch(self, number, launch):
         self.log["change"] += 1
-        return self.graph.change(number, launch)
+        return self.graph.change_launch(number, launch)
 
 
 class LateApi(SimApi):
@@ -187,7 +187,7 @@ class LateApi(SimApi):
 
     # --- work ---
 
-    def _do(self, stream, work):
+    def _submit(self, stream, work):
         self.queues[stream].append(work)
 
     def record(self, stream, work):

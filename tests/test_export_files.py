@@ -165,12 +165,12 @@ def test_another_processor_builds_again_and_says_so(tmp_path):
 
 def test_kernels_are_given_and_noted(tmp_path):
     cache, other = KernelCache(tmp_path), KernelCache(None)
-    entry = kernels.Entry(b"code", "image", "text", "f")
-    with cache.noted() as keys:
-        assert cache.once("ab1", lambda: cache.get("ab1", lambda: entry)) == entry
-    cache.once("ab2", lambda: 1)
-    assert keys == {"ab1"} and cache.keys(int) == ["ab2"]
-    other.give({"ab1": cache.stored("ab1")})
+    entry = kernels.CacheEntry(b"code", "image", "text", "f")
+    with cache.record_keys() as keys:
+        assert cache.load_once("ab1", lambda: cache.get("ab1", lambda: entry)) == entry
+    cache.load_once("ab2", lambda: 1)
+    assert keys == {"ab1"} and cache.loaded_keys(int) == ["ab2"]
+    other.preload({"ab1": cache.lookup("ab1")})
     assert other.is_stored("ab1") and not other.is_stored("ab2")
     assert other.get("ab1", lambda: pytest.fail("it is there")) == entry
     assert other.stats.built == 0

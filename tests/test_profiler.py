@@ -18,7 +18,7 @@ import gpuflow as gf
 import gpuflow.numpy as jnp
 from gpuflow import profiler
 from gpuflow.base.recording import Recording, span, state
-from gpuflow.compiler.cache.kernel_cache import Entry, KernelCache
+from gpuflow.compiler.cache.kernel_cache import CacheEntry, KernelCache
 from gpuflow.profiler.tables import own_times
 from gpuflow.profiler.traces import chrome_trace
 from gpuflow.runtime import program_text
@@ -128,8 +128,8 @@ def test_compilations_and_builds(tmp_path):
     with profiler.trace(tmp_path):
         gf.jit(lambda x: x * 2 + 1)(X)
         cache = KernelCache(tmp_path / "cache")
-        cache.get("ab" * 32, lambda: Entry(b"code", "o", "", "a_kernel"))
-        cache.get("ab" * 32, lambda: Entry(b"code", "o", "", "a_kernel"))  # found, not built
+        cache.get("ab" * 32, lambda: CacheEntry(b"code", "o", "", "a_kernel"))
+        cache.get("ab" * 32, lambda: CacheEntry(b"code", "o", "", "a_kernel"))  # found, not built
     builds = names(rows_of(tmp_path)["builds"])
     assert "compile a program" in builds
     assert builds.count("build a_kernel") == 1

@@ -48,16 +48,16 @@ def fastest(
         args = tree.unflatten(in_tree, [jnp.ones(a.shape, a.dtype) for a in avals])
         programs = [str(make_jaxpr(function, static_argnums=0)(c, *args)) for c in candidates]
 
-        def measure() -> disk.Entry:
+        def measure() -> disk.CacheEntry:
             times = [_seconds(function, candidate, args) for candidate in candidates]
             rows = [f"{1e3 * t:9.4f} ms  {dict(c)}" for t, c in safe_zip(times, candidates)]
             show(1, f"tuned {name}", lambda: "\n".join(rows))
             best = times.index(min(times))
-            return disk.Entry(b"", "tuned", "\n".join(rows), name, info={"best": best})
+            return disk.CacheEntry(b"", "tuned", "\n".join(rows), name, metadata={"best": best})
 
         identity = ("tuned", device.platform, str(device.device_kind))
         key = disk.cache_key("\n".join(programs), identity)
-        return candidates[cache.get(key, measure).info["best"]]
+        return candidates[cache.get(key, measure).metadata["best"]]
 
 
 def _seconds(function: Callable[..., Any], candidate: Parameters, args: Any) -> float:

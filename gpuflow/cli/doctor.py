@@ -22,7 +22,7 @@ from gpuflow.compiler.cache.kernel_cache import KernelCache
 from gpuflow.compiler.cache.size import stored_files
 from gpuflow.kir.builder import Builder
 from gpuflow.kir.nodes import Kernel, Mode, Operand
-from gpuflow.targets.cuda.codegen.cached import compile_cuda
+from gpuflow.targets.cuda.codegen.cached_builds import compile_cuda
 from gpuflow.targets.cuda.codegen.toolchain import CudaBuildError, CudaToolchainError
 from gpuflow.version import __version__
 

@@ -26,7 +26,7 @@ from gpuflow.cli.doctor_needs import (
 from gpuflow.compiler.cache.versions import version_of
 from gpuflow.targets.cuda.codegen.toolchain import pair_fault
 from gpuflow.targets.cuda.library.blas.gemm import find_cublas
-from gpuflow.targets.cuda.library.dnn.frontend import VERSION as CUDNN
+from gpuflow.targets.cuda.library.dnn.frontend import MAJOR_VERSION as CUDNN
 from gpuflow.targets.cuda.library.dnn.frontend import find_cudnn
 from gpuflow.targets.cuda.library.dnn.frontend import version_of as cudnn_version
 from gpuflow.targets.cuda.runtime.driver.device_memory import in_units

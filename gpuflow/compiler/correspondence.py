@@ -1,4 +1,7 @@
-"""Sharding rules of equations: dimensions of operands and results that are split alike."""
+"""Sharding rules of equations: dimensions of operands and results that are split alike.
+
+Tests: tests/parallel/test_shardings.py, tests/parallel/test_partitioner.py.
+"""
 
 from __future__ import annotations
 
@@ -20,12 +23,12 @@ from gpuflow.core.lowering import block_of
 class Correspondence:
     """Sharding rule of an equation: dimensions with the same axis are split alike.
 
-    Axes are those of the equation's iteration, not of a mesh.
+    Axes are those of the equation's iteration, not of a mesh, and are named by index.
 
     Attributes:
-        sizes: size of each axis, that of the results.
+        sizes: size of each axis: of the dimension of the results that has it, else of an operand.
         outs: for each result the axis of each dimension; None for a dimension without one.
-        reads: for each operand pairs (dimension, axis).
+        reads: for each operand pairs (dimension, axis); other dimensions correspond to no axis.
         reduced: axes along which partial results of shards must be combined.
         halo: the rows of operands that blocks of the result need; None if the op has none.
         slides: for axes without a corresponding dimension, along which the result can be computed
@@ -90,7 +93,12 @@ def _corresponding(eqn: Eqn) -> Correspondence | None:
 
 
 def _linked(eqn: Eqn, links: Sequence[Sequence[tuple[int, int]]]) -> Correspondence:
-    """The correspondence given by links of operands, and of results after the first one."""
+    """The correspondence given by links, pairs (dimension, axis).
+
+    Args:
+        eqn: the equation. Axes are the dimensions of its first result, followed by reduced axes.
+        links: those of each operand, then of each result after the first one.
+    """
     first, *others = [var.aval.ndim for var in eqn.outputs]
     count = len(eqn.inputs)
     sizes = dict(enumerate(eqn.outputs[0].aval.shape))
@@ -129,13 +137,15 @@ def _along_rows(eqn: Eqn, rows: Scan | Sort) -> Correspondence | None:
     return Correspondence(sizes, outs, reads, restored=((row_dim, row_dim),))
 
 
-def _sliding(rows: Convolution, rank: int) -> list[list[tuple[int, int]]]:
-    """The links of a convolution: all but the spatial dimensions."""
-    batch, free, others, _ = rows.out
-    summed = range(rank, rank + len(rows.left[2]))
-    left = [*zip(rows.left[0], batch), *zip(rows.left[1], free), *zip(rows.left[2], summed)]
-    right = [*zip(rows.right[0], batch), *zip(rows.right[1], others), *zip(rows.right[2], summed)]
-    return [left, right]
+def _along_convolution(eqn: Eqn, block: Convolution) -> Correspondence:
+    """Sharding rule of a convolution; along spatial dimensions it has a halo."""
+    batch, left_free, right_free, _ = block.out
+    left, right = block.left, block.right
+    rank = eqn.outputs[0].aval.ndim
+    contracted = range(rank, rank + len(left[2]))
+    left_links = [*zip(left[0], batch), *zip(left[1], left_free), *zip(left[2], contracted)]
+    right_links = [*zip(right[0], batch), *zip(right[1], right_free), *zip(right[2], contracted)]
+    return _linked(eqn, [left_links, right_links])
 
 
 def _along_stack(eqn: Eqn, block: Decomposition) -> Correspondence | None:
@@ -152,5 +162,5 @@ def _along_stack(eqn: Eqn, block: Decomposition) -> Correspondence | None:
 _BLOCKS: dict[type[Any], Callable[[Eqn, Any], Correspondence | None]] = {
     Scan: _along_rows,
     Sort: _along_rows,
-    Convolution: lambda eqn, block: _linked(eqn, _sliding(block, eqn.outputs[0].aval.ndim)),
+    Convolution: _along_convolution,
 }

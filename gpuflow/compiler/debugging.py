@@ -2,6 +2,10 @@
 
 Levels: 1 compiles and cache misses, 2 the program after each pass, 3 KernelIR, 4 generated source,
 5 driver programs.
+
+Threads and processes may write to one dump folder at the same time.
+
+Tests: tests/base/test_environment.py.
 """
 
 from __future__ import annotations
@@ -15,7 +19,7 @@ from pathlib import Path
 from gpuflow.base.caches import cache
 from gpuflow.base.config import config
 
-_NUMBERED = re.compile(r"([0-9]{4,})_.*\.txt")
+_FILE_NAME = re.compile(r"([0-9]{4,})_.*\.txt")
 
 
 def show(level: int, title: str, text: Callable[[], str]) -> None:
@@ -25,6 +29,9 @@ def show(level: int, title: str, text: Callable[[], str]) -> None:
         level: 1 to 5.
         title: a short title; it is part of the file's name.
         text: makes the text, only if it is shown or written.
+
+    Raises:
+        OSError: if the dump folder cannot be written.
     """
     environment = config.environment
     if environment.debug < level and not environment.dump:
@@ -40,9 +47,9 @@ def _write(folder: Path, title: str, body: str) -> None:
     """Write a new file; existing files, of earlier runs or of other programs, stay."""
     try:
         folder.mkdir(parents=True, exist_ok=True)
-        for number in _unused_numbers(folder):
+        for index in _unused_indices(folder):
             try:
-                with open(folder / f"{number:04d}_{title}.txt", "x") as file:
+                with open(folder / f"{index:04d}_{title}.txt", "x") as file:
                     file.write(body)
                 return
             except FileExistsError:  # another process writes here too
@@ -56,7 +63,9 @@ def _write(folder: Path, title: str, body: str) -> None:
 
 
 @cache
-def _unused_numbers(folder: Path) -> Iterator[int]:
-    """Numbers above those of the files of earlier runs."""
-    numbers = [match[1] for path in folder.iterdir() if (match := _NUMBERED.fullmatch(path.name))]
-    return itertools.count(1 + max(map(int, numbers), default=-1))
+def _unused_indices(folder: Path) -> Iterator[int]:
+    """An iterator of indices above those of the files of earlier runs, one for each folder."""
+    used_indices = [
+        match[1] for path in folder.iterdir() if (match := _FILE_NAME.fullmatch(path.name))
+    ]
+    return itertools.count(1 + max(map(int, used_indices), default=-1))

@@ -2,6 +2,10 @@
 
 A buffer is stored at each boundary between a step and its readers. Fusion itself gives the reason:
 its rules are applied once more to the equations of both steps.
+
+docs/performance.md explains the text to users.
+
+Tests: tests/compiler/test_explain.py, tests/explaining/test_explanation.py.
 """
 
 from __future__ import annotations
@@ -14,9 +18,9 @@ from pathlib import Path
 from gpuflow.base.records import record
 from gpuflow.base.tables import scaled
 from gpuflow.base.util import short_path
-from gpuflow.compiler.fusion.kinds import space_of
+from gpuflow.compiler.fusion.legality import space_of
 from gpuflow.compiler.fusion.space import NotOneKernelError
-from gpuflow.compiler.lanes.convert import why_not
+from gpuflow.compiler.lanes.convert import rejection_reason
 from gpuflow.compiler.lowering.excess_precision import all_rounded
 from gpuflow.compiler.planning.plan import (
     CallStep,
@@ -25,18 +29,19 @@ from gpuflow.compiler.planning.plan import (
     Plan,
     ProgramStep,
     Step,
-    bytes_of,
     flops_of,
     nbytes,
     reads_of,
+    traffic_bytes,
     writes_of,
 )
 from gpuflow.core.jaxpr import Eqn, Var, format_eqns
 
 SourcesOf = Callable[[KernelStep], Sequence[Path]]
-MakerOf = Callable[[CallStep], str]
+ProviderText = Callable[[CallStep], str]
 
-_MOST_LISTED = 12
+_MOST_LISTED = 12  # names in one list; more are counted
+# For each kind of step its name in the singular and the plural.
 _KINDS = {
     "kernel": ("kernel", "kernels"),
     "library": ("library call", "library calls"),
@@ -46,16 +51,18 @@ _KINDS = {
 }
 
 
-def explain_plan(plan: Plan, name: str, sources_of: SourcesOf, maker_of: MakerOf) -> str:
+def explain_plan(
+    plan: Plan, name: str, sources_of: SourcesOf, describe_provider: ProviderText
+) -> str:
     """The plan of a program as text.
 
     Args:
         plan: the plan.
         name: name of the program.
         sources_of: returns the files with the generated source of a kernel step.
-        maker_of: returns the provider of a library call.
+        describe_provider: returns the provider of a library call, as ``Target.describe_provider``.
     """
-    view = PlanView(plan, sources_of, maker_of)
+    view = PlanView(plan, sources_of, describe_provider)
     steps = [view.step(index) for index in range(len(plan.steps))]
     return "\n\n".join([headline(plan, name), *steps])
 
@@ -69,7 +76,7 @@ def headline(plan: Plan, name: str) -> str:
         if counts[kind]
     ]
     flops = sum(flops_of(step) for step in plan.steps)
-    bytes_moved = sum(bytes_of(plan, step) for step in plan.steps)
+    bytes_moved = sum(traffic_bytes(plan, step) for step in plan.steps)
     return (
         f"{name}: {', '.join(counted) or 'nothing to compute'}; {scaled(flops, 'FLOP')}, "
         f"{scaled(bytes_moved, 'B')} moved, {scaled(plan.arena_bytes, 'B')} of temporaries"
@@ -96,19 +103,29 @@ class Boundary:
 
 
 class PlanView:
-    """A plan with indexes for its text: readers of each buffer, names of variables, equations."""
+    """A plan with indexes for its text.
 
-    def __init__(self, plan: Plan, sources_of: SourcesOf, maker_of: MakerOf) -> None:
-        self.plan, self.sources_of, self.maker_of = plan, sources_of, maker_of
+    Attributes:
+        eqn_texts: the text of each equation, by position.
+        name_of: the name of a variable in these texts.
+        position_of: the position of each equation.
+        unscheduled: results of equations that no step computes, which only change how an array is
+            read, such as broadcasts; each with its equation.
+        results: outputs of the plan that are not unmodified inputs.
+        variables: the variable of each buffer, by id; new ones for buffers that planning added.
+        readers: for each buffer the indices of the steps that read it, in order.
+    """
+
+    def __init__(self, plan: Plan, sources_of: SourcesOf, describe_provider: ProviderText) -> None:
+        self.plan, self.sources_of, self.describe_provider = plan, sources_of, describe_provider
         self.eqn_texts, self.name_of = format_eqns(plan.jaxpr)
         self.position_of = {eqn: k for k, eqn in enumerate(plan.jaxpr.eqns)}
         scheduled = {eqn for step in plan.steps for eqn in eqns_of(step)}
-        # Results of equations that only change how an array is read, such as broadcasts.
         self.unscheduled = {
             out: eqn for eqn in plan.jaxpr.eqns if eqn not in scheduled for out in eqn.outputs
         }
         self.results = {out for out in plan.outputs if not plan.is_input(out)}
-        added = {buffer: Var(aval) for buffer, aval in plan.added.items()}
+        added = {buffer: Var(aval) for buffer, aval in plan.added_avals.items()}
         self.variables = {**dict(enumerate(plan.variables)), **added}
         self.readers: dict[int, list[int]] = {}
         for index, step in enumerate(plan.steps):
@@ -116,30 +133,30 @@ class PlanView:
                 self.readers.setdefault(buffer, []).append(index)
 
     def step(self, index: int) -> str:
-        """The paragraph of a step."""
+        """The paragraph of step ``index``."""
         step = self.plan.steps[index]
         paragraph = [f"{index + 1}. {self.title(step)}"]
         for label, buffers in (("reads", reads_of(step)), ("writes", writes_of(step))):
             listed = _listed([self._typed(buffer) for buffer in dict.fromkeys(buffers)])
             paragraph += _wrapped(f"   {label:<8}", listed or "nothing")
-        costs = (scaled(flops_of(step), "FLOP"), scaled(bytes_of(self.plan, step), "B"))
+        costs = (scaled(flops_of(step), "FLOP"), scaled(traffic_bytes(self.plan, step), "B"))
         paragraph.append(f"   costs   {', '.join(costs)}")
         if isinstance(step, KernelStep):
             sources = dict.fromkeys(map(short_path, self.sources_of(step)))
             paragraph += [f"   source  {path}" for path in sources]
         paragraph += [textwrap.indent(eqn_text, " " * 6) for eqn_text in self.equations(step)]
-        made_by = self.maker_of(step) if isinstance(step, CallStep) else ""
-        if made_by:
-            paragraph += _wrapped("   made by ", made_by)
+        provider_text = self.describe_provider(step) if isinstance(step, CallStep) else ""
+        if provider_text:
+            paragraph += _wrapped("   made by ", provider_text)
         for boundary in self.boundaries(index):
             paragraph += _wrapped("   stores  ", str(boundary))
         if isinstance(step, ProgramStep):
-            reason = why_not(step.eqn, all_rounded)
+            reason = rejection_reason(step.eqn, all_rounded)
             if reason is not None:
                 paragraph += _wrapped("   loop    ", f"not one kernel: {reason}")
             for k, inner in enumerate(step.programs):
                 name = f"program {k + 1}"
-                text = explain_plan(inner.plan, name, self.sources_of, self.maker_of)
+                text = explain_plan(inner.plan, name, self.sources_of, self.describe_provider)
                 paragraph += ["", textwrap.indent(text, " " * 6)]
         return "\n".join(paragraph)
 
@@ -182,21 +199,21 @@ class PlanView:
     def boundaries(self, index: int) -> list[Boundary]:
         """The reason why each output buffer of a step is stored, grouped by reason."""
         step = self.plan.steps[index]
-        names: dict[tuple[tuple[int, ...], str], list[str]] = {}
+        names: dict[tuple[tuple[int, ...], str], list[str]] = {}  # by (readers, reason)
         for buffer in dict.fromkeys(writes_of(step)):
-            reasons: dict[str, list[int]] = {}
+            readers_by_reason: dict[str, list[int]] = {}
             for reader in self.readers.get(buffer, ()):
                 if reader > index:
-                    why = self._separation_reason(buffer, index, reader)
-                    reasons.setdefault(why, []).append(reader)
-            keys = [(tuple(steps), reason) for reason, steps in reasons.items()]
+                    reason = self._separation_reason(buffer, index, reader)
+                    readers_by_reason.setdefault(reason, []).append(reader)
+            keys = [(tuple(readers), reason) for reason, readers in readers_by_reason.items()]
             if buffer in self.results:
                 keys.insert(0, ((), "output"))
             if isinstance(step, ProgramStep) and buffer == step.workspace:
                 keys.append(((), "temporaries of its programs"))
             for key in keys or [((), "no reader: the step always writes it")]:
                 names.setdefault(key, []).append(self.name_of(self.variables[buffer]))
-        return [Boundary(tuple(of), *key) for key, of in names.items()]
+        return [Boundary(tuple(arrays), *key) for key, arrays in names.items()]
 
     def _separation_reason(self, buffer: int, index: int, reader: int) -> str:
         """The reason why a step and a reader of its buffer are not one kernel."""
@@ -211,10 +228,10 @@ class PlanView:
         assert isinstance(second, KernelStep)
         assert isinstance(first, KernelStep)
         var = self.variables[buffer]
-        mine = self._group(first, lambda eqn: var in eqn.outputs)
-        theirs = self._group(second, lambda eqn: self._reads(eqn, var))
+        first_group = self._group(first, lambda eqn: var in eqn.outputs)
+        second_group = self._group(second, lambda eqn: self._reads(eqn, var))
         try:
-            space_of(self.plan.program, sorted({*mine, *theirs}))
+            space_of(self.plan.program, sorted({*first_group, *second_group}))
         except NotOneKernelError as reason:
             return f"as one kernel, {reason}"
         between = self._between(index, reader)
@@ -231,12 +248,12 @@ class PlanView:
 
     def _reads(self, eqn: Eqn, var: Var) -> bool:
         storage = self.plan.program.storage
-        return any(isinstance(atom, Var) and storage(atom)[0] is var for atom in eqn.inputs)
+        return any(isinstance(atom, Var) and storage(atom).buffer is var for atom in eqn.inputs)
 
     def _between(self, first: int, last: int) -> int | None:
-        """A step on a path from the first step to the last; None if there is none."""
+        """A step on a path of data from the first step to the last; None if there is none."""
         written = {*writes_of(self.plan.steps[first])}
-        needed = {*reads_of(self.plan.steps[last])}
+        needed = {*reads_of(self.plan.steps[last])}  # by the last step, transitively
         for index in range(last - 1, first, -1):
             step = self.plan.steps[index]
             if needed.intersection(writes_of(step)):

@@ -1,4 +1,7 @@
-"""Text of a program at each compilation stage; plans are in ``explain``."""
+"""Text of a program at each compilation stage; plans are in ``explain``.
+
+Tests: tests/compiler/test_explain.py, tests/compiler/test_schedules.py.
+"""
 
 from __future__ import annotations
 
@@ -7,9 +10,9 @@ from collections.abc import Callable, Iterator
 
 import numpy as np
 
-from gpuflow.compiler.fusion.kinds import space_of
+from gpuflow.compiler.fusion.legality import space_of
 from gpuflow.compiler.lowering.lower import NO_BUFFER, KernelCall
-from gpuflow.compiler.pipeline import rewritten
+from gpuflow.compiler.pipeline import run_passes
 from gpuflow.compiler.planning.plan import (
     KernelStep,
     Plan,
@@ -31,7 +34,14 @@ STAGES = ("jaxpr", "passes", "groups", "schedule", "kernels", "text", "binding",
 
 
 def explain_stage(stage: str, jaxpr: ClosedJaxpr, plan: Plan, target: Target) -> str:
-    """A program at one of the stages before it is ready to run."""
+    """A program at one of the stages before it is ready to run.
+
+    Args:
+        stage: one of STAGES except "driver" and "plan".
+        jaxpr: the traced program.
+        plan: its plan.
+        target: the target of the plan.
+    """
     if stage == "jaxpr":
         return str(jaxpr)
     if stage == "passes":
@@ -65,7 +75,7 @@ def explain_passes(jaxpr: ClosedJaxpr, target: Target) -> str:
         reports.append(f"{name}: nothing to do" if text == texts[-1] else f"{name}:\n{text}")
         texts.append(text)
 
-    rewritten(jaxpr, target, note, is_whole=True)
+    run_passes(jaxpr, target, note, is_whole=True)
     return "\n".join(reports)
 
 
@@ -77,9 +87,9 @@ def explain_groups(plan: Plan) -> str:
         body = "\n".join(eqn_texts[position] for position in members)
         paragraphs.append(f"{_group_title(plan, members)}\n{textwrap.indent(body, '    ')}")
     grouped = {position for members in plan.groups for position in members}
-    names = [text for position, text in enumerate(eqn_texts) if position not in grouped]
-    if names:
-        body = "\n".join(names)
+    alias_texts = [text for position, text in enumerate(eqn_texts) if position not in grouped]
+    if alias_texts:
+        body = "\n".join(alias_texts)
         paragraphs.append(f"other names of arrays that are there\n{textwrap.indent(body, '    ')}")
     return "\n".join(paragraphs)
 
@@ -88,7 +98,10 @@ def _group_title(plan: Plan, members: tuple[int, ...]) -> str:
     if plan.program.iterations[members[0]] is None:
         return f"one call: {plan.jaxpr.eqns[members[0]].primitive.name}"
     space = space_of(plan.program, members)
-    sizes = [f"{space.sizes[k]}{' (reduced)' if k in space.reduced else ''}" for k in space.order]
+    sizes = [
+        f"{space.sizes[key]}{' (reduced)' if key in space.reduced else ''}"
+        for key in space.loop_order
+    ]
     return f"one kernel: {space.kind.value} over {' x '.join(sizes) or 'one element'}"
 
 
@@ -99,31 +112,32 @@ def explain_schedule(plan: Plan, target: Target) -> str:
 
 
 def _schedule_texts(call: KernelCall, target: Target) -> Iterator[str]:
-    applied = rewritings(call, lambda size: NO_BUFFER, target.schedules)
+    # No launch runs, so scratch buffers need no memory.
+    applications = rewritings(call, lambda size: NO_BUFFER, target.schedules)
     launches = scheduled(call, lambda size: NO_BUFFER, target.schedules)
-    texts = dict.fromkeys([launch.kernel for launch in launches])
-    printed = [text for kernel in texts for text in _rewrite_texts(kernel, target)]
-    if not applied and not printed:
+    launched_kernels = dict.fromkeys([launch.kernel for launch in launches])
+    rewrite_texts = [text for kernel in launched_kernels for text in _rewrite_texts(kernel, target)]
+    if not applications and not rewrite_texts:
         yield f"{call.kernel.name}: as it is"
-    for schedule, before, choice, after in applied:
+    for schedule, before, parameters, after in applications:
         # Of rewritings that differ in scalars only, the first is enough.
         kernels = dict.fromkeys([launch.kernel for launch in after])
-        rewritten = "\n".join(map(kernel_text, kernels))
+        kernel_texts = "\n".join(map(kernel_text, kernels))
         yield (
-            f"{before.kernel.name}: {schedule.name}, {choice}\n"
+            f"{before.kernel.name}: {schedule.name}, {parameters}\n"
             f"before:\n{textwrap.indent(kernel_text(before.kernel), '    ')}\n"
             f"after, {len(after)} launch{'es' if len(after) > 1 else ''}:\n"
-            f"{textwrap.indent(rewritten, '    ')}"
+            f"{textwrap.indent(kernel_texts, '    ')}"
         )
-    yield from printed
+    yield from rewrite_texts
 
 
 def _rewrite_texts(kernel: Kernel, target: Target) -> Iterator[str]:
-    for step in target.rewrites:
-        before, kernel = kernel, step.rewrite(kernel)
+    for kernel_rewrite in target.rewrites:
+        before, kernel = kernel, kernel_rewrite.rewrite(kernel)
         if kernel is not before:
             yield (
-                f"{before.name}: {step.name}, when its text is made\n"
+                f"{before.name}: {kernel_rewrite.name}, when its text is made\n"
                 f"before:\n{textwrap.indent(kernel_text(before), '    ')}\n"
                 f"after:\n{textwrap.indent(kernel_text(kernel), '    ')}"
             )
@@ -151,8 +165,8 @@ def _kernel_steps(plan: Plan) -> list[KernelStep]:
 def explain_binding(plan: Plan) -> str:
     """The address of each array, and the arguments of each launch."""
     name_of = _names(plan)
-    used = dict.fromkeys(b for step in plan.steps for b in (*reads_of(step), *writes_of(step)))
-    addresses = [f"  {name_of(buffer)}  {_address(plan, buffer)}" for buffer in used]
+    buffers = dict.fromkeys(b for step in plan.steps for b in (*reads_of(step), *writes_of(step)))
+    addresses = [f"  {name_of(buffer)}  {_address(plan, buffer)}" for buffer in buffers]
     launches = [text for step in plan.steps for text in _launch_texts(step, name_of)]
     head = f"arrays, {plan.arena_bytes} bytes of temporaries"
     return "\n".join([head, *addresses, "launches", *launches])
@@ -160,7 +174,7 @@ def explain_binding(plan: Plan) -> str:
 
 def _names(plan: Plan) -> Callable[[int], str]:
     _, name_of_var = format_eqns(plan.jaxpr, source_info=False)
-    added = {buffer: Var(aval) for buffer, aval in plan.added.items()}
+    added = {buffer: Var(aval) for buffer, aval in plan.added_avals.items()}
     variables = {**dict(enumerate(plan.variables)), **added}
     return lambda buffer: name_of_var(variables[buffer])
 
@@ -184,7 +198,8 @@ def _launch_texts(step: Step, name_of: Callable[[int], str]) -> list[str]:
         return [
             text for calls in step.launches for call in calls for text in _call_texts(call, name_of)
         ]
-    reads, writes = (", ".join(map(name_of, of(step))) for of in (reads_of, writes_of))
+    reads = ", ".join(map(name_of, reads_of(step)))
+    writes = ", ".join(map(name_of, writes_of(step)))
     return [f"  {step.name}: {reads} -> {writes}"]
 
 
@@ -217,7 +232,10 @@ def _slot_name(argument: Argument) -> str:
 
 
 def _scalar(kernel: Kernel, argument: Argument, slot: int) -> int | np.generic:
-    """The scalar that an argument slot holds, for an operand in its low bytes."""
+    """The scalar that an argument slot holds.
+
+    A scalar operand is in the low bytes of its slot; other slots hold an int.
+    """
     if argument.kind != "scalar":
         return slot
     dtype = next(o.dtype for o in kernel.operands if o.name == argument.operand)

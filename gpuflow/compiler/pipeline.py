@@ -1,45 +1,51 @@
 """Pass pipeline: from a traced jaxpr to a plan that is bound to its sizes.
 
-``rewritten`` inlines calls, converts loops with independent lanes, and runs the passes of the
+``run_passes`` inlines calls, converts loops with independent lanes, and runs the passes of the
 platform. ``bound_plan`` then fuses and lowers the program. The programs of loops and branches are
 compiled first, because their plans determine which operands the loop or branch updates in place.
+
+Threads may compile at the same time: passes hold no state, and the cache of symbolic plans
+(``symbolic_program.py``) allows it.
+
+Tests: tests/compiler/test_passes.py, tests/compiler/test_symbolic_plans.py,
+tests/compiler/test_model_plans.py.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from functools import partial
-from typing import Any
+from typing import Any, NamedTuple
 
 from gpuflow.base.config import config
 from gpuflow.compiler.debugging import show
+from gpuflow.compiler.fusion.branch_aliases import branch_donations
 from gpuflow.compiler.fusion.chunked_stores import chunked_stores
 from gpuflow.compiler.fusion.clones import clone_cheap
 from gpuflow.compiler.fusion.select_updates import selects_to_updates
-from gpuflow.compiler.fusion.shared_memory import shared_memory
 from gpuflow.compiler.lanes.fold_transposes import fold_transposes
 from gpuflow.compiler.lanes.loops import lane_loops
 from gpuflow.compiler.lowering.excess_precision import all_rounded, unrounded_within
 from gpuflow.compiler.passes.epilogues import fuse_epilogues
-from gpuflow.compiler.passes.guarded_updates import guarded_updates
-from gpuflow.compiler.passes.join_calls import join_calls
-from gpuflow.compiler.passes.overlap import overlap
+from gpuflow.compiler.passes.merge_collectives import merge_collectives
+from gpuflow.compiler.passes.overlap import overlap_collectives
+from gpuflow.compiler.passes.predicated_updates import predicate_updates
 from gpuflow.compiler.passes.program import (
     Pass,
     cse,
     dce,
     hoist_array_literals,
     inline,
+    inlined_copy,
     is_call,
-    renamed,
     simplify,
     simplify_for_gpu,
     simplify_with_atomics,
 )
 from gpuflow.compiler.passes.reads_first import reads_first
 from gpuflow.compiler.passes.updates_in_place import Donations, carry_donations
-from gpuflow.compiler.planning.ahead import has_no_effect, is_short
-from gpuflow.compiler.planning.plan import Inner, Plan, Programs, inner_aliases_of
+from gpuflow.compiler.planning.plan import InnerProgram, InnerPrograms, Plan, inner_aliases_of
+from gpuflow.compiler.planning.speculation import has_no_effect, is_short
 from gpuflow.compiler.planning.symbolic_program import bound_plan
 from gpuflow.compiler.target import PLAIN_TARGET, Target
 from gpuflow.core.jaxpr import Atom, ClosedJaxpr, Eqn, Jaxpr, Var, check_jaxpr
@@ -68,62 +74,84 @@ ATOMIC_PASSES = (PASSES[0], ("simplify", simplify_with_atomics), *PASSES[2:])
 CPU_PASSES = (*PASSES, ("parts", chunked_stores), ("stored order", fold_transposes))
 
 
+class CarryRange(NamedTuple):
+    """The carries of a loop among the inputs of its body, or none for a condition.
+
+    Attributes:
+        first: index of the first carry.
+        count: count of carries.
+    """
+
+    first: int
+    count: int
+
+
 def compile_plan(
     jaxpr: ClosedJaxpr,
     donated: Sequence[int] = (),
-    carried: tuple[int, int] | None = None,
+    carries: CarryRange | None = None,
     target: Target = PLAIN_TARGET,
 ) -> tuple[Plan, list[Any]]:
     """Compile a program to a plan that is bound to its sizes.
 
     Args:
         jaxpr: the program.
-        donated: indices of inputs whose memory outputs may reuse.
-        carried: None for a whole program. For a program inside a loop, the index of the first carry
-            among the inputs, and the count of carries. Its outputs are then written to arrays that
-            a call passes after the inputs, and the first outputs may reuse the carries' memory.
+        donated: indices of inputs whose memory outputs may reuse; only for a whole program.
+        carries: None for a whole program. For a program inside a loop, its carries. Its outputs are
+            then written to arrays that a call passes after the inputs, and the first outputs may
+            reuse the carries' memory.
         target: the platform.
 
     Returns:
         The plan, and the values of its trailing inputs: array constants of the program.
     """
-    program, values = rewritten(jaxpr, target, _report, is_whole=carried is None)
+    program, values = run_passes(jaxpr, target, _report, is_whole=carries is None)
     donations: dict[Var, Var | None] = {program.invars[k]: None for k in donated}
-    if carried is not None:
-        donations = carry_donations(program, *carried)
-    return _bound(program, donations, carried is not None, target), values
+    if carries is not None:
+        donations = carry_donations(program, *carries)
+    return _bind_program(program, donations, carries is not None, target), values
 
 
 def plan_of_call(jaxpr: ClosedJaxpr, target: Target) -> Plan:
     """The plan of a program that is one library call: no pass runs, and no kernel is compiled."""
-    return _bound(jaxpr.jaxpr, {}, False, target)
+    return _bind_program(jaxpr.jaxpr, {}, False, target)
 
 
-def _bound(program: Jaxpr, donations: Donations, into_destinations: bool, target: Target) -> Plan:
-    """The plan of a program after all passes."""
-    programs = _inner_programs(program, target)
-    return _bound_with(programs, program, donations, into_destinations, target)
+def _bind_program(
+    program: Jaxpr, donations: Donations, into_destinations: bool, target: Target
+) -> Plan:
+    """The plan of a program after all passes; compiles the programs of its loops and branches."""
+    programs = _compile_all_inner(program, target)
+    return _bind_with_inner(programs, program, donations, into_destinations, target)
 
 
-def _inner_programs(program: Jaxpr, target: Target) -> Programs:
+def _compile_all_inner(program: Jaxpr, target: Target) -> InnerPrograms:
     """The compiled programs of loops and branches."""
-    return {eqn: compile_inner(eqn, target) for eqn in program.eqns if _has_programs(eqn)}
+    return {eqn: compile_inner_programs(eqn, target) for eqn in program.eqns if _has_programs(eqn)}
 
 
-def _bound_with(
-    programs: Programs,
+def _bind_with_inner(
+    programs: InnerPrograms,
     program: Jaxpr,
     donations: Donations,
     into_destinations: bool,
     target: Target,
 ) -> Plan:
-    """The plan of a program after all passes, given the plans of its loops and branches."""
+    """The plan of a program after all passes, given the plans of its loops and branches.
+
+    Args:
+        programs: the compiled programs of all its loops and branches.
+        program: the program.
+        donations: see ``InPlaceAnalysis``.
+        into_destinations: whether outputs are written into arrays that a call passes.
+        target: the platform.
+    """
     inner_aliases = inner_aliases_of(programs)
     program = selects_to_updates(program, donations, inner_aliases)
     return bound_plan(program, programs, donations, into_destinations, target)
 
 
-def rewritten(
+def run_passes(
     jaxpr: ClosedJaxpr,
     target: Target,
     report: Callable[[str, Jaxpr], None],
@@ -159,43 +187,43 @@ def _passes(target: Target, is_whole: bool) -> tuple[tuple[str, Pass], ...]:
     if target.on_gpu:
         passes = ATOMIC_PASSES if target.atomic_sums else GPU_PASSES
     if target.on_gpu and is_whole:
-        fused: Pass = partial(fuse_epilogues, offered=target.offers)
-        passes = (*passes[:_BEFORE_CLONES], ("epilogues", fused), *passes[_BEFORE_CLONES:])
-    return (*passes, ("join calls", join_calls), ("overlap", overlap))
+        epilogues: Pass = partial(fuse_epilogues, is_supported=target.supports)
+        passes = (*passes[:_BEFORE_CLONES], ("epilogues", epilogues), *passes[_BEFORE_CLONES:])
+    return (*passes, ("join calls", merge_collectives), ("overlap", overlap_collectives))
 
 
 def _has_programs(eqn: Eqn) -> bool:
     return eqn.primitive.lower.runs_programs
 
 
-def compile_inner(eqn: Eqn, target: Target) -> tuple[Inner, ...]:
+def compile_inner_programs(eqn: Eqn, target: Target) -> tuple[InnerProgram, ...]:
     """The plans of the programs that a loop or branch runs.
 
     Returns:
         For a scan its body; for a while_loop the condition and the body; else one for each branch.
     """
-    rule = eqn.primitive.lower
-    if rule.branches is not None:
-        return _compile_branches(rule.branches(eqn.params), target)
-    form = rule.form(eqn.params)
-    if isinstance(form, ScanForm):
-        return (_inner(form.body, (form.first_carry, form.num_carry), target),)
-    ahead = _body_ahead(form, target) if target.on_gpu else None
-    carries = form.first_carry, form.num_carry
-    body = ahead or _inner(_with_condition(form), carries, target)
-    return _inner(form.condition, (0, 0), target), body
+    lowering = eqn.primitive.lower
+    if lowering.branches is not None:
+        return _compile_branches(lowering.branches(eqn.params), target)
+    loop = lowering.form(eqn.params)
+    if isinstance(loop, ScanForm):
+        return (_compile_body(loop.body, CarryRange(loop.first_carry, loop.num_carry), target),)
+    speculative_body = _speculative_body(loop, target) if target.on_gpu else None
+    carries = CarryRange(loop.first_carry, loop.num_carry)
+    body = speculative_body or _compile_body(_with_condition(loop), carries, target)
+    return _compile_body(loop.condition, CarryRange(0, 0), target), body
 
 
-def _compile_branches(branches: Sequence[ClosedJaxpr], target: Target) -> tuple[Inner, ...]:
+def _compile_branches(branches: Sequence[ClosedJaxpr], target: Target) -> tuple[InnerProgram, ...]:
     """The plans of branches.
 
     An output reuses an operand's memory if it is that operand, updated or not, in all branches.
     """
-    programs = [rewritten(branch, target, _report) for branch in branches]
-    inner = [_inner_programs(program, target) for program, _ in programs]
-    inner_aliases = [inner_aliases_of(one) for one in inner]
+    programs = [run_passes(branch, target, _report) for branch in branches]
+    inner_programs = [_compile_all_inner(program, target) for program, _ in programs]
+    inner_aliases = [inner_aliases_of(inner) for inner in inner_programs]
     count = len(branches[0].in_avals)
-    donations = shared_memory(
+    donations = branch_donations(
         [
             selects_to_updates(program, dict.fromkeys(program.invars[:count]), aliases)
             for (program, _), aliases in zip(programs, inner_aliases, strict=True)
@@ -205,58 +233,66 @@ def _compile_branches(branches: Sequence[ClosedJaxpr], target: Target) -> tuple[
     )
     return tuple(
         [
-            Inner(_bound_with(one, program, donated, True, target), tuple(values))
-            for (program, values), one, donated in zip(programs, inner, donations, strict=True)
+            InnerProgram(_bind_with_inner(inner, program, donated, True, target), tuple(values))
+            for (program, values), inner, donated in zip(
+                programs, inner_programs, donations, strict=True
+            )
         ]
     )
 
 
-def _inner(program: ClosedJaxpr, carries: tuple[int, int], target: Target) -> Inner:
+def _compile_body(program: ClosedJaxpr, carries: CarryRange, target: Target) -> InnerProgram:
+    """The plan of a program inside a loop: its body or its condition."""
     plan, values = compile_plan(program, (), carries, target)
-    return Inner(plan, tuple(values))
+    return InnerProgram(plan, tuple(values))
 
 
-def _body_ahead(form: WhileForm, target: Target) -> Inner | None:
-    """The body of a while_loop for speculative iterations; None if it has effects or is long."""
-    program, values = rewritten(_with_condition(form, takes_flag=True), target, _report)
+def _speculative_body(loop: WhileForm, target: Target) -> InnerProgram | None:
+    """The body of a while_loop for speculative iterations; None if it has effects or is long.
+
+    Such a body takes a flag after its carries, see ``InnerProgram.is_speculative``.
+    """
+    program, values = run_passes(_with_condition(loop, takes_flag=True), target, _report)
     if not all(map(has_no_effect, program.eqns)):
         return None
-    first, count = form.first_carry, form.num_carry
-    donations, programs = carry_donations(program, first, count), _inner_programs(program, target)
+    first, count = loop.first_carry, loop.num_carry
+    donations = carry_donations(program, first, count)
+    programs = _compile_all_inner(program, target)
     program = selects_to_updates(program, donations, inner_aliases_of(programs))
-    program, updated = guarded_updates(program, donations, program.invars[first + count])
-    plan = _bound_with(programs, program, updated, True, target)
-    return Inner(plan, tuple(values), ahead=True) if is_short(plan) else None
+    flag = program.invars[first + count]
+    program, remaining_donations = predicate_updates(program, donations, flag)
+    plan = _bind_with_inner(programs, program, remaining_donations, True, target)
+    return InnerProgram(plan, tuple(values), is_speculative=True) if is_short(plan) else None
 
 
-def _with_condition(form: WhileForm, takes_flag: bool = False) -> ClosedJaxpr:
+def _with_condition(loop: WhileForm, takes_flag: bool = False) -> ClosedJaxpr:
     """``(*condition consts, *body consts, *carry) -> (*new carry, next condition)``.
 
     An iteration is then one program, which also evaluates the condition of the next.
 
     Args:
-        form: the loop.
+        loop: the while_loop.
         takes_flag: add a trailing input, the flag whether this iteration counts.
     """
-    key = ("with condition", form.condition.jaxpr, takes_flag)
-    return form.body.jaxpr.memo(key, lambda: _appended(form, takes_flag))
+    key = ("with condition", loop.condition.jaxpr, takes_flag)
+    return loop.body.jaxpr.memo(key, lambda: _with_appended_condition(loop, takes_flag))
 
 
-def _appended(form: WhileForm, takes_flag: bool) -> ClosedJaxpr:
+def _with_appended_condition(loop: WhileForm, takes_flag: bool) -> ClosedJaxpr:
     """The body with the equations of the condition appended, see ``_with_condition``."""
-    first, body = form.num_condition_consts, form.body.jaxpr
-    test = form.condition.jaxpr
-    env: dict[Var, Atom] = dict(zip(test.invars[first:], body.outvars, strict=True))
-    consts = [Var(var.aval) for var in test.invars[:first]]
-    env.update(zip(test.invars[:first], consts, strict=True))
-    flags = [Var(var.aval) for var in test.outvars] if takes_flag else []
-    eqns, outs = renamed(test, env)
+    first, body = loop.num_condition_consts, loop.body.jaxpr
+    condition = loop.condition.jaxpr
+    env: dict[Var, Atom] = dict(zip(condition.invars[first:], body.outvars, strict=True))
+    consts = [Var(var.aval) for var in condition.invars[:first]]
+    env.update(zip(condition.invars[:first], consts, strict=True))
+    flags = [Var(var.aval) for var in condition.outvars] if takes_flag else []
+    eqns, outs = inlined_copy(condition, env)
     return ClosedJaxpr(
         body.replace(
             invars=(*consts, *body.invars, *flags),
             outvars=(*body.outvars, *outs),
             eqns=(*body.eqns, *eqns),
-            effects=body.effects | test.effects,
+            effects=body.effects | condition.effects,
             argument_names=(),
         )
     )

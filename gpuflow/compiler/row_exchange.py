@@ -1,4 +1,7 @@
-"""Plans for the exchange of rows: each device gets a range of the rows of a split dimension."""
+"""Plans for the exchange of rows: each device gets a range of the rows of a split dimension.
+
+Tests: tests/parallel/test_partitioner.py.
+"""
 
 from __future__ import annotations
 

@@ -1,4 +1,7 @@
-"""How an op is split over the axes of a mesh: the choice that sends few bytes."""
+"""How an op is split over the axes of a mesh: the choice that sends few bytes.
+
+Tests: tests/parallel/test_partitioner.py, tests/parallel/test_shardings.py.
+"""
 
 from __future__ import annotations
 

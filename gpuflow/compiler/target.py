@@ -1,6 +1,8 @@
 """Compiler's interface to a platform: properties that passes read, and library providers.
 
 ``targets/*/target.py`` implements ``Target``. The compiler imports no platform.
+
+Tests: tests/compiler/test_symbolic_plans.py, tests/targets/cuda/test_cudnn_plans.py.
 """
 
 from __future__ import annotations
@@ -13,7 +15,7 @@ from gpuflow.base.records import record
 from gpuflow.core.blocks import Block
 
 if TYPE_CHECKING:  # listing devices must not import the compiler
-    from gpuflow.compiler.planning.plan import CallStep, Choice, KernelStep
+    from gpuflow.compiler.planning.plan import CallImplementation, CallStep, KernelStep
     from gpuflow.compiler.schedules.schedule import KernelRewrites, Schedules
     from gpuflow.core.jaxpr import Eqn
 
@@ -24,14 +26,14 @@ class Provider:
 
     Attributes:
         name: the name of the implementation, as in the table in docs/gpu.md.
-        choose: ``(block, step, target) -> Choice``, computed once when a plan is bound; None if
-            the provider does not support these operands.
+        choose: ``(block, step, target) -> CallImplementation``, computed once when a plan is bound;
+            None if the provider does not support these operands.
         why_not: the reason why ``choose`` returns None, for ``gpuflow.explain`` only.
         version: the version of the library that a target calls, for ``gpuflow.explain`` only.
     """
 
     name: str
-    choose: Callable[[Any, CallStep, Any], Choice | None]
+    choose: Callable[[Any, CallStep, Any], CallImplementation | None]
     why_not: Callable[[Any, CallStep, Any], str] | None = None
     version: Callable[[Any], str] | None = None
 
@@ -40,16 +42,23 @@ class Provider:
 Providers = Mapping[type[Block], tuple[Provider, ...]]
 
 
-def chosen(providers: Providers, block: Block | None, step: CallStep, target: Any) -> Choice | None:
-    """The choice of the first provider that supports a call; None if its ``impl`` must run."""
+def choose_implementation(
+    providers: Providers, block: Block | None, step: CallStep, target: Any
+) -> CallImplementation | None:
+    """The implementation of the first provider that supports a call.
+
+    None if there is none, or the call has no block: then the op's ``impl`` must run.
+    """
     for provider in providers.get(type(block), ()) if block is not None else ():
-        choice = provider.choose(block, step, target)
-        if choice is not None:
-            return choice
+        implementation = provider.choose(block, step, target)
+        if implementation is not None:
+            return implementation
     return None
 
 
-def maker(providers: Providers, block: Block | None, step: CallStep, target: Any) -> str:
+def describe_provider(
+    providers: Providers, block: Block | None, step: CallStep, target: Any
+) -> str:
     """The provider of a call, and why those before it do not support it; "" without one."""
     reasons: list[str] = []
     for provider in providers.get(type(block), ()) if block is not None else ():
@@ -82,15 +91,20 @@ class Target(Protocol):
     schedules: Schedules
     rewrites: KernelRewrites
 
-    def choice_of(self, step: CallStep) -> Choice | None:
-        """A provider's implementation of a call; None if its ``impl`` must run."""
+    # Plans may be bound by several threads at the same time, which then call these methods.
+
+    def implementation_of(self, step: CallStep) -> CallImplementation | None:
+        """A provider's implementation of a call; None if its ``impl`` must run.
+
+        ``step.implementation`` and ``step.workspace`` are not set yet.
+        """
         ...
 
-    def maker_of(self, step: CallStep) -> str:
-        """The provider of a call, for ``gpuflow.explain``; "" if it is always the same."""
+    def describe_provider(self, step: CallStep) -> str:
+        """The provider of a call as text for ``gpuflow.explain``; "" if it is always the same."""
         ...
 
-    def offers(self, call: Eqn) -> bool:
+    def supports(self, call: Eqn) -> bool:
         """Whether a provider supports a call; asked before a pass replaces equations by it."""
         ...
 
@@ -109,15 +123,15 @@ class PlainTarget:
     schedules: Schedules = ()
     rewrites: KernelRewrites = ()
 
-    def choice_of(self, step: CallStep) -> Choice | None:
+    def implementation_of(self, step: CallStep) -> CallImplementation | None:
         """There are none."""
         return None
 
-    def maker_of(self, step: CallStep) -> str:
+    def describe_provider(self, step: CallStep) -> str:
         """There are no providers."""
         return ""
 
-    def offers(self, call: Eqn) -> bool:
+    def supports(self, call: Eqn) -> bool:
         """There are none."""
         return False
 

@@ -414,7 +414,7 @@ class Compiled(Stage):
             if isinstance(step, plans.KernelStep):
                 texts.append(kir_text.kernel_text(step.kernel))
             else:
-                texts.append(f"{step.kind} {plans.bytes_of(self._compiled.plan, step)} bytes")
+                texts.append(f"{step.kind} {plans.traffic_bytes(self._compiled.plan, step)} bytes")
         return "\n\n".join(texts)
 
     def explain(self, stage: str = "plan", platform: str | None = None) -> str:

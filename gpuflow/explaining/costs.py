@@ -15,7 +15,7 @@ from gpuflow.base.records import record
 from gpuflow.base.tables import Table, scaled
 from gpuflow.base.util import SourceLocation
 from gpuflow.compiler.explain import eqns_of
-from gpuflow.compiler.planning.plan import Plan, ProgramStep, Step, bytes_of, flops_of
+from gpuflow.compiler.planning.plan import Plan, ProgramStep, Step, flops_of, traffic_bytes
 from gpuflow.control.jit_function import JitFunction
 from gpuflow.control.jit_options import JitOptions
 from gpuflow.timing import format_seconds, three_digits
@@ -108,7 +108,7 @@ def step_costs(
             took,
             is_measured,
             took / total,
-            bytes_of(plan, step),
+            traffic_bytes(plan, step),
             flops_of(step),
             origins_of(step),
             ceilings,
@@ -125,7 +125,7 @@ def _predicted(plan: Plan, step: Step, ceilings: Ceilings) -> float:
             for inner in step.programs
         ]
         return step.eqn.primitive.lower.inner(step.eqn).total(totals)
-    moving = bytes_of(plan, step) / ceilings.bytes_per_second
+    moving = traffic_bytes(plan, step) / ceilings.bytes_per_second
     return max(moving, flops_of(step) / ceilings.flops_per_second)
 
 

@@ -152,7 +152,9 @@ class Explanation:
     @property
     def _view(self) -> PlanView:
         compiled = self._compiled
-        return PlanView(compiled.plan, compiled.program.sources_of, compiled.target.maker_of)
+        return PlanView(
+            compiled.plan, compiled.program.sources_of, compiled.target.describe_provider
+        )
 
     def _shown(self) -> list[int]:
         """The numbers of the steps that are shown, from 0, in the order in which they run."""

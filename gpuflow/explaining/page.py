@@ -1,4 +1,10 @@
-"""The page of an explanation: one self-contained HTML file."""
+"""The page of an explanation: one self-contained HTML file.
+
+It shows the source lines of a program and the steps of its plan, with their shares of the time.
+``Explanation.to_html`` writes it.
+
+Tests: tests/explaining/test_page.py.
+"""
 
 from __future__ import annotations
 
@@ -11,7 +17,7 @@ from gpuflow.base.records import record
 from gpuflow.base.tables import Table, scaled
 from gpuflow.base.util import SourceLocation, short_path
 from gpuflow.compiler.explain import Boundary, PlanView
-from gpuflow.compiler.planning.plan import KernelStep, Plan, ProgramStep, bytes_of, flops_of
+from gpuflow.compiler.planning.plan import KernelStep, Plan, ProgramStep, flops_of, traffic_bytes
 from gpuflow.compiler.target import Target
 from gpuflow.explaining.costs import StepCost, origins_of, share_text
 from gpuflow.explaining.memory import memory_picture
@@ -26,15 +32,15 @@ class _Highlighter:
     """Python as HTML, row by row; in colors if pygments is installed.
 
     Attributes:
-        styles: the styles of its classes.
-        backend: pygments' function with its lexer and formatter, or None.
+        styles: CSS rules of the classes in its HTML; "" without pygments.
+        backend: pygments' ``highlight`` with its lexer and formatter; None without pygments.
     """
 
     styles: str
     backend: Any
 
     def lines(self, text: str) -> list[str]:
-        """Each line, escaped."""
+        """The HTML of each line; text is escaped."""
         if self.backend is None:
             return html.escape(text).split("\n")
         highlight, lexer, formatter = self.backend
@@ -61,10 +67,11 @@ class _StepNode:
     """A step of the plan, or of a program inside one.
 
     Attributes:
-        number: its number in the plan, or a path such as "3.1.2".
-        view: its plan.
-        index: its index in that.
-        cost: of a step of the plan itself.
+        number: its number in the plan, from 1. For a step of an inner program, a path such as
+            "3.1.2": step 3 of the plan, its program 1, step 2 of that.
+        view: the view of the plan that contains it.
+        index: its index in that plan, from 0.
+        cost: its cost; None for a step of an inner program.
     """
 
     number: str
@@ -78,7 +85,7 @@ class _StepNode:
 
 
 def text_page(title: str, text: str) -> str:
-    """A page of a text alone."""
+    """A page with a title and preformatted text; both are escaped."""
     return _document(
         title,
         "",
@@ -100,24 +107,27 @@ def page(
     """The page of a plan.
 
     Args:
-        head: its first line.
+        head: the page's first line; the page's title is the part before a colon.
         plan: the plan.
-        target: that it is for.
-        costs: of its steps.
-        table: of those that take longest.
-        memory: bytes while each step runs.
-        view: of the plan.
+        target: the target of the plan.
+        costs: the cost of each step, in order.
+        table: the table of the steps that take longest.
+        memory: bytes of temporaries and results while each step runs.
+        view: the view of the plan.
     """
     colors = _highlighter()
     nodes = list(_nodes(view, costs))
-    users: dict[SourceLocation, list[str]] = {}
+    steps_of_location: dict[SourceLocation, list[str]] = {}
     for node in nodes:
         for origin in origins_of(node.step):
-            users.setdefault(origin, []).append(node.number)
-    seconds = _origin_shares(costs)
-    sources = [_source(source, users, seconds, colors) for source in sources_of(users)]
-    seen: dict[str, str] = {}
-    steps = [_card(node, target, colors, seen) for node in nodes if node.cost is not None]
+            steps_of_location.setdefault(origin, []).append(node.number)
+    line_shares = _line_shares(costs)
+    sources = [
+        _source(source, steps_of_location, line_shares, colors)
+        for source in sources_of(steps_of_location)
+    ]
+    first_steps: dict[str, str] = {}
+    steps = [_card(node, target, colors, first_steps) for node in nodes if node.cost is not None]
     overview = (
         f'<div class="overview"><div>{table._repr_html_()}</div>'
         f"<figure>{memory_picture(memory)}<figcaption>temporaries and results while each step "
@@ -137,6 +147,7 @@ def page(
 
 
 def _document(title: str, styles: str, body: str, script: str) -> str:
+    """A complete HTML document; only the title is escaped here."""
     sheet = (_HERE / "page.css").read_text(encoding="utf-8")
     return (
         '<!DOCTYPE html>\n<html lang="en"><head><meta charset="utf-8">'
@@ -155,22 +166,23 @@ def _nodes(view: PlanView, costs: Sequence[StepCost]) -> Iterator[_StepNode]:
 
 
 def _inner_nodes(node: _StepNode) -> Iterator[_StepNode]:
+    """The steps of the programs that a step runs, and of the programs inside these."""
     if not isinstance(node.step, ProgramStep):
         return
-    for k, inner in enumerate(node.step.programs, 1):
-        view = PlanView(inner.plan, node.view.sources_of, node.view.maker_of)
-        for index in range(len(inner.plan.steps)):
-            deeper = _StepNode(f"{node.number}.{k}.{index + 1}", view, index, None)
-            yield deeper
-            yield from _inner_nodes(deeper)
+    for program_number, program in enumerate(node.step.programs, 1):
+        view = PlanView(program.plan, node.view.sources_of, node.view.describe_provider)
+        for index in range(len(program.plan.steps)):
+            inner_node = _StepNode(f"{node.number}.{program_number}.{index + 1}", view, index, None)
+            yield inner_node
+            yield from _inner_nodes(inner_node)
 
 
-def _origin_shares(costs: Sequence[StepCost]) -> dict[SourceLocation, float]:
+def _line_shares(costs: Sequence[StepCost]) -> dict[SourceLocation, float]:
     """Share of the time by source line; a step is divided equally among its lines."""
     shares: dict[SourceLocation, float] = {}
     for cost in costs:
-        for origin in cost.lines:
-            shares[origin] = shares.get(origin, 0.0) + cost.share / len(cost.lines)
+        for location in cost.lines:
+            shares[location] = shares.get(location, 0.0) + cost.share / len(cost.lines)
     return shares
 
 
@@ -179,33 +191,42 @@ def _origin_shares(costs: Sequence[StepCost]) -> dict[SourceLocation, float]:
 
 def _source(
     source: Source,
-    users: dict[SourceLocation, list[str]],
+    steps_of_location: dict[SourceLocation, list[str]],
     shares: dict[SourceLocation, float],
     colors: _Highlighter,
 ) -> str:
-    steps: dict[int, list[str]] = {}
-    share: dict[int, float] = {}
-    for origin, numbers in users.items():
-        if origin.file == source.file:
-            steps.setdefault(origin.line, []).extend(numbers)
-            share[origin.line] = share.get(origin.line, 0.0) + shares.get(origin, 0.0)
+    """The shown lines of one file, with links to the steps that compute them.
+
+    Args:
+        source: the file.
+        steps_of_location: the numbers of the steps of each source line, of any file.
+        shares: the share of the time of each source line, 0 to 1.
+        colors: the highlighter.
+    """
+    steps_of_line: dict[int, list[str]] = {}
+    share_of_line: dict[int, float] = {}
+    for location, step_numbers in steps_of_location.items():
+        if location.file == source.file:
+            line = location.line
+            steps_of_line.setdefault(line, []).extend(step_numbers)
+            share_of_line[line] = share_of_line.get(line, 0.0) + shares.get(location, 0.0)
     highlighted = colors.lines(source.text) if source.text else []
-    rows, before = [], None
-    for number in source.numbers:
-        if before is not None and number != before + 1:
+    rows, previous = [], None
+    for line in source.numbers:
+        if previous is not None and line != previous + 1:
             rows.append('<span class="row"><i>⋮</i></span>')
-        before = number
-        text = highlighted[number - 1] if number <= len(highlighted) else "(not to be read)"
-        of = list(dict.fromkeys(steps.get(number, [])))
-        if not of:
-            rows.append(f'<span class="row"><i>{number}</i>{text}</span>')
+        previous = line
+        text = highlighted[line - 1] if line <= len(highlighted) else "(not to be read)"
+        steps = list(dict.fromkeys(steps_of_line.get(line, [])))
+        if not steps:
+            rows.append(f'<span class="row"><i>{line}</i>{text}</span>')
             continue
-        outer = of[0].partition(".")[0]
+        outer_step, share = steps[0].partition(".")[0], f"{share_of_line[line]:.1%}"
         rows.append(
-            f'<span class="row" data-steps="{" ".join(of)}" style="--share:{share[number]:.1%}">'
-            f"<i>{number}</i>"
-            f'<a href="#step-{outer}" title="{share[number]:.1%} of the time, '
-            f'step {", ".join(of[:12])}">{text}</a></span>'
+            f'<span class="row" data-steps="{" ".join(steps)}" style="--share:{share}">'
+            f"<i>{line}</i>"
+            f'<a href="#step-{outer_step}" title="{share} of the time, '
+            f'step {", ".join(steps[:12])}">{text}</a></span>'
         )
     return f"<h3>{html.escape(short_path(source.file))}</h3><pre>{''.join(rows)}</pre>"
 
@@ -213,61 +234,70 @@ def _source(
 # --- the steps ----------------------------------------------------------------------------------
 
 
-def _card(node: _StepNode, target: Target, colors: _Highlighter, seen: dict[str, str]) -> str:
-    """One step: name, costs, equations, reason of its end, text, and inner programs."""
+def _card(
+    node: _StepNode, target: Target, colors: _Highlighter, first_steps: dict[str, str]
+) -> str:
+    """One step: name, costs, equations, reason of its end, text, and inner programs.
+
+    ``first_steps`` has the number of the step that has shown a text first, by text; it is updated.
+    """
     view, step, number = node.view, node.step, node.number
     prefix = number.rpartition(".")[0]
     equations = html.escape("\n".join(view.equations(step)))
     boundaries = [_boundary(b, f"{prefix}." if prefix else "") for b in view.boundaries(node.index)]
-    inner = [
-        _card(deeper, target, colors, seen)
-        for deeper in _inner_nodes(node)
-        if deeper.number.count(".") == number.count(".") + 2
+    inner_cards = [
+        _card(inner_node, target, colors, first_steps)
+        for inner_node in _inner_nodes(node)
+        if inner_node.number.count(".") == number.count(".") + 2
     ]
     return (
         f'<section class="step" id="step-{number}" data-step="{number}">'
         f"<h2><b>{number}.</b> {html.escape(view.title(step))}</h2>"
         f'<p class="costs">{_costs(node)}</p>'
-        f"<pre>{equations}</pre>{''.join(boundaries)}{_texts(node, target, colors, seen)}"
-        f"{''.join(inner)}</section>"
+        f"<pre>{equations}</pre>{''.join(boundaries)}{_texts(node, target, colors, first_steps)}"
+        f"{''.join(inner_cards)}</section>"
     )
 
 
 def _costs(node: _StepNode) -> str:
+    """The costs of a step: time and share, bytes, operations, and rates."""
     cost, step = node.cost, node.step
-    texts = [scaled(bytes_of(node.view.plan, step), "B"), scaled(flops_of(step), "FLOP")]
+    texts = [scaled(traffic_bytes(node.view.plan, step), "B"), scaled(flops_of(step), "FLOP")]
     if cost is not None:
         label = "measured" if cost.is_measured else "predicted"
         texts.insert(0, f"{format_seconds(cost.seconds)} {label}, {cost.share:.1%}")
         if cost.bytes_per_second is not None and cost.copy_share is not None:
             share = share_text(cost.copy_share)
-            of = "" if share == "cached" else " of a copy"
-            texts.append(f"{scaled(cost.bytes_per_second, 'B/s')}, {share}{of}")
+            suffix = "" if share == "cached" else " of a copy"
+            texts.append(f"{scaled(cost.bytes_per_second, 'B/s')}, {share}{suffix}")
         if cost.flops_per_second:
             texts.append(scaled(cost.flops_per_second, "FLOP/s"))
     return html.escape(" · ".join(texts))
 
 
 def _boundary(boundary: Boundary, prefix: str) -> str:
+    """Why a step ends; ``prefix`` is the path of its program with a dot, or ""."""
     links = [
         f'<a href="#step-{prefix}{reader + 1}">step {prefix}{reader + 1}</a>'
         for reader in boundary.readers
     ]
-    where = f"{', '.join(links)}: " if links else ""
+    links_text = f"{', '.join(links)}: " if links else ""
     names = html.escape(", ".join(boundary.names))
-    return f'<p class="why">stores {names} for {where}{html.escape(boundary.reason)}</p>'
+    return f'<p class="why">stores {names} for {links_text}{html.escape(boundary.reason)}</p>'
 
 
-def _texts(node: _StepNode, target: Target, colors: _Highlighter, seen: dict[str, str]) -> str:
+def _texts(
+    node: _StepNode, target: Target, colors: _Highlighter, first_steps: dict[str, str]
+) -> str:
     """The generated text of a kernel; one that was shown before is a link."""
     if not isinstance(node.step, KernelStep):
         return ""
-    shown = []
+    text_blocks = []
     for text in target.texts_of(node.step):
-        first = seen.setdefault(text, node.number)
+        first = first_steps.setdefault(text, node.number)
         if first != node.number:
-            shown.append(f'<p>text: as <a href="#step-{first}">step {first}</a></p>')
+            text_blocks.append(f'<p>text: as <a href="#step-{first}">step {first}</a></p>')
             continue
         body = "\n".join(colors.lines(text))
-        shown.append(f"<details><summary>generated text</summary><pre>{body}</pre></details>")
-    return "".join(shown)
+        text_blocks.append(f"<details><summary>generated text</summary><pre>{body}</pre></details>")
+    return "".join(text_blocks)

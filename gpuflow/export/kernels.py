@@ -13,7 +13,7 @@ from typing import Any
 
 from gpuflow.base.errors import CacheWarning
 from gpuflow.base.util import warn
-from gpuflow.compiler.cache.kernel_cache import Entry
+from gpuflow.compiler.cache.kernel_cache import CacheEntry
 from gpuflow.compiler.cache.versions import version_of
 from gpuflow.core.jaxpr import ClosedJaxpr
 from gpuflow.runtime.device import default_device
@@ -21,9 +21,9 @@ from gpuflow.runtime.execute import Executable
 from gpuflow.runtime.kernel_cache import kernel_cache
 from gpuflow.targets.cpu.codegen.host import HostProcessor, cached_processor, provide_processor
 from gpuflow.targets.cpu.runtime.kernels import cache_key_inputs
-from gpuflow.targets.cpu.runtime.native.object_code import NativeRuntime
+from gpuflow.targets.cpu.runtime.native.object_code import LoadedModule
 
-Built = dict[str, Entry]
+Built = dict[str, CacheEntry]
 # The driver around kernels is the same for all sizes, so none is built for large arenas.
 _MOST_MEMORY = 1 << 26
 
@@ -38,7 +38,7 @@ def built_kernels(programs: Iterable[tuple[ClosedJaxpr, tuple[int, ...]]]) -> Bu
         Entries by key, those of the native runtime included.
     """
     cache = kernel_cache()
-    with cache.noted() as keys:
+    with cache.record_keys() as keys:
         for program, donated in programs:
             flags = tuple(k in donated for k in range(len(program.in_avals)))
             compiled = Executable(program, flags).compiled(default_device())
@@ -46,8 +46,8 @@ def built_kernels(programs: Iterable[tuple[ClosedJaxpr, tuple[int, ...]]]) -> Bu
             if compiled.plan.arena_bytes <= _MOST_MEMORY:
                 compiled.program.driver_text()
     # Which runtime kernels are requested again depends on earlier programs of this process.
-    keys.update(cache.keys(NativeRuntime))
-    found = {key: cache.stored(key) for key in sorted(keys)}
+    keys.update(cache.loaded_keys(LoadedModule))
+    found = {key: cache.lookup(key) for key in sorted(keys)}
     return {key: entry for key, entry in found.items() if entry is not None}
 
 
@@ -56,7 +56,9 @@ def kernels_record(kernels: Built) -> tuple[dict[str, Any], bytes]:
     table, code, offset = [], [], 0
     for key, entry in kernels.items():
         byte_range = [offset, len(entry.code)]
-        table.append([key, entry.suffix, entry.entry, list(entry.imports), entry.info, byte_range])
+        table.append(
+            [key, entry.suffix, entry.entry, list(entry.imports), entry.metadata, byte_range]
+        )
         code.append(entry.code)
         offset += len(entry.code)
     processor = cached_processor()
@@ -87,8 +89,8 @@ def give_kernels(record: dict[str, Any], code: memoryview) -> None:
     entries = {}
     for key, suffix, entry, imports, info, (offset, length) in record["table"]:
         taken = bytes(code[offset : offset + length])
-        entries[key] = Entry(taken, suffix, "", entry, tuple(imports), info)
-    kernel_cache().give(entries)
+        entries[key] = CacheEntry(taken, suffix, "", entry, tuple(imports), info)
+    kernel_cache().preload(entries)
 
 
 def _built_for() -> dict[str, str]:

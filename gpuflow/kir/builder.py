@@ -7,6 +7,8 @@
 
 Identical pure statements (Const, Apply, Select, Cast, and Loads of memory that the kernel never
 writes) are emitted once per scope: a second one returns the values of the first that is visible.
+
+Tests: tests/kir/test_kir_builder_text.py.
 """
 
 from __future__ import annotations
@@ -22,25 +24,32 @@ from gpuflow.base.caches import lru_cache
 from gpuflow.base.records import record
 from gpuflow.kir import nodes
 from gpuflow.kir.nodes import Block, Mode, Operand, Stride, Value
-from gpuflow.kir.scalar import CLOSED, FUNCTIONS, NARROW_DTYPES, compute_dtype, dtype_kind
+from gpuflow.kir.scalar import EXACT_ON_NARROW, FUNCTIONS, NARROW_DTYPES, compute_dtype, dtype_kind
 
 Values = tuple[Value, ...]
 
 
 @record
-class Pair:
+class ComplexPair:
     """A complex number: its real and its imaginary component, of one dtype."""
 
     real: Value
     imag: Value
 
 
-Element = TypeVar("Element", Value, Pair)
+Element = TypeVar("Element", Value, ComplexPair)
 
 
 @record(frozen=False)
 class _Scope:
-    """A block under construction. A closed scope sees nothing of the scopes around it."""
+    """A block under construction.
+
+    Attributes:
+        axes: the kernel axes that its loop or reduction opens.
+        closed: whether it sees nothing of the scopes around it: a combine block.
+        body: the statements so far.
+        available: results of pure statements, by their key.
+    """
 
     axes: tuple[str, ...] = ()
     closed: bool = False
@@ -49,7 +58,11 @@ class _Scope:
 
 
 class Builder:
-    """Writes the body of one kernel.
+    """Writes the body of one kernel; used by one thread, until ``finish``.
+
+    Arguments that are Values must be results of this builder that are visible in the current block.
+    Only function names, dtypes of ``apply``, and operands are checked here; ``kir.verify`` checks
+    the rest.
 
     Args:
         operands: the kernel's operands by name; their stride classes must be complete when loads
@@ -61,17 +74,22 @@ class Builder:
         self._operands = dict(operands)
         self._axes = tuple(axes)
         self._scopes = [_Scope()]
-        self._next = 0
+        self._next_number = 0
         # Values that a narrow dtype holds exactly, and the unrounded values of rounded ones.
-        self._narrow: dict[Value, str] = {}
-        self._unrounded: dict[Value, Value] = {}
+        self._narrow_dtype_of: dict[Value, str] = {}
+        self._unrounded_of: dict[Value, Value] = {}
 
     def declare(self, operand: Operand) -> None:
-        """Add an operand that was not known when the builder was made."""
+        """Add an operand, or replace the one of its name, before it is accessed."""
         self._operands[operand.name] = operand
 
     def const(self, dtype: str, value: bool | int | float) -> Value:
-        """A constant written into the kernel's text."""
+        """A constant written into the kernel's text.
+
+        Args:
+            dtype: a compute dtype.
+            value: a Python or NumPy scalar; floats are rounded to ``dtype``, integers must fit.
+        """
         exact = _exact_number(dtype, value)
         key = ("const", dtype, repr(exact))
         return self._pure(key, (dtype,), lambda outs: nodes.Const(outs[0], exact))[0]
@@ -84,19 +102,19 @@ class Builder:
         component: int | None = None,
     ) -> Value:
         """The element of ``operand`` at the current point, or a component; see ``nodes.Load``."""
-        record = self._operand(operand)
-        dtypes = (compute_dtype(record.dtype),)
+        operand_record = self._operand(operand)
+        dtypes = (compute_dtype(operand_record.dtype),)
 
         def statement(outs: Values) -> nodes.Statement:
             return nodes.Load(outs[0], operand, offset, where, component)
 
-        if record.mode in (Mode.OUT, Mode.INOUT, Mode.WORK):
+        if operand_record.mode in (Mode.OUT, Mode.INOUT, Mode.WORK):
             (out,) = self._emit(dtypes, statement)
         else:
-            key = ("load", operand, offset, where, component, self._varying_axes(record))
+            key = ("load", operand, offset, where, component, self._varying_axes(operand_record))
             (out,) = self._pure(key, dtypes, statement)
-        if record.dtype in NARROW_DTYPES:
-            self._narrow[out] = record.dtype
+        if operand_record.dtype in NARROW_DTYPES:
+            self._narrow_dtype_of[out] = operand_record.dtype
         return out
 
     def store(
@@ -107,7 +125,10 @@ class Builder:
         where: Value | None = None,
         component: int | None = None,
     ) -> None:
-        """Write ``value`` to ``operand`` at the current point; see ``nodes.Store``."""
+        """Write ``value`` to ``operand`` at the current point; see ``nodes.Store``.
+
+        ``value`` has the compute dtype of the operand, which the Store rounds to its storage dtype.
+        """
         self._operand(operand)
         self._append(nodes.Store(operand, value, offset, where, component))
 
@@ -126,27 +147,29 @@ class Builder:
         dtypes = _result_dtypes(fn, tuple([arg.dtype for arg in args]))
         key = ("apply", fn, args)
         outs = self._pure(key, dtypes, lambda outs: nodes.Apply(outs, fn, args))
-        if fn in CLOSED:
-            self._note_narrow(outs[0], *args)
+        if fn in EXACT_ON_NARROW:
+            self._propagate_narrow(outs[0], *args)
         return outs[0] if len(outs) == 1 else outs
 
     def round(self, value: Value, storage: str) -> Value:
         """``value`` as a storage dtype holds it: rounded if that is a narrow float."""
-        if storage not in NARROW_DTYPES or self._narrow.get(value) == storage:
+        if storage not in NARROW_DTYPES or self._narrow_dtype_of.get(value) == storage:
             return value
         rounded = self.apply(f"round_{storage}", value)
-        self._narrow[rounded], self._unrounded[rounded] = storage, value
+        self._narrow_dtype_of[rounded], self._unrounded_of[rounded] = storage, value
         return rounded
 
     def unrounded(self, value: Value, storage: str | None) -> Value:
         """The operand of ``round``, for a Store to ``storage``, which rounds itself."""
-        return self._unrounded.get(value, value) if self._narrow.get(value) == storage else value
+        is_rounded = self._narrow_dtype_of.get(value) == storage
+        return self._unrounded_of.get(value, value) if is_rounded else value
 
-    def _note_narrow(self, out: Value, *values: Value) -> None:
-        kinds = {self._narrow.get(value) for value in values}
-        kind = kinds.pop()
-        if not kinds and kind is not None:
-            self._narrow[out] = kind
+    def _propagate_narrow(self, out: Value, *values: Value) -> None:
+        """Record that a narrow dtype holds ``out`` exactly if it holds all ``values``."""
+        dtypes = {self._narrow_dtype_of.get(value) for value in values}
+        dtype = dtypes.pop()
+        if not dtypes and dtype is not None:
+            self._narrow_dtype_of[out] = dtype
 
     def cast(self, value: Value, dtype: str) -> Value:
         """Convert to a compute dtype; ``value`` itself where it has that dtype."""
@@ -155,22 +178,25 @@ class Builder:
         key = ("cast", dtype, value)
         return self._pure(key, (dtype,), lambda outs: nodes.Cast(outs[0], value))[0]
 
-    def number(self, like: Element, value: Any) -> Element:
+    def const_like(self, like: Element, value: Any) -> Element:
         """A constant written into the kernel's text, in the form and dtype of ``like``."""
-        if isinstance(like, Pair):
-            return Pair(self.number(like.real, value.real), self.number(like.imag, value.imag))
+        if isinstance(like, ComplexPair):
+            real = self.const_like(like.real, value.real)
+            return ComplexPair(real, self.const_like(like.imag, value.imag))
         return self.const(like.dtype, value)
 
     @overload
     def select(self, predicate: Value, on_true: Value, on_false: Value) -> Value: ...
 
     @overload
-    def select(self, predicate: Value, on_true: Pair, on_false: Pair) -> Pair: ...
+    def select(
+        self, predicate: Value, on_true: ComplexPair, on_false: ComplexPair
+    ) -> ComplexPair: ...
 
-    def select(self, predicate: Value, on_true: Any, on_false: Any) -> Value | Pair:
+    def select(self, predicate: Value, on_true: Any, on_false: Any) -> Value | ComplexPair:
         """``on_true if predicate else on_false``, both evaluated; of pairs, both components."""
-        if isinstance(on_true, Pair):
-            return Pair(
+        if isinstance(on_true, ComplexPair):
+            return ComplexPair(
                 self.select(predicate, on_true.real, on_false.real),
                 self.select(predicate, on_true.imag, on_false.imag),
             )
@@ -179,7 +205,7 @@ class Builder:
         (out,) = self._pure(
             key, dtypes, lambda outs: nodes.Select(outs[0], predicate, on_true, on_false)
         )
-        self._note_narrow(out, on_true, on_false)
+        self._propagate_narrow(out, on_true, on_false)
         return out
 
     @overload
@@ -211,22 +237,23 @@ class Builder:
 
         Args:
             axes: one axis name or several.
-            init: the neutral value, or one for each component.
+            init: the neutral value of ``combine``, or one for each component.
             combine: the name of a scalar function of two arguments, applied to each component;
-                or a function of n running and n new Values that emits and returns n results.
+                or a function of n running and n new Values that emits and returns n results. It
+                must be associative and commutative, and must not load, store or loop.
             body: emits the elements and returns a Value, or n of them.
 
         Returns:
             A Value where ``init`` is a Value, else a tuple.
         """
-        names = (axes,) if isinstance(axes, str) else tuple(axes)
-        starts = _as_values(init)
-        body_block = self._block((), body, axes=names)
-        params = self._fresh([value.dtype for value in starts] * 2)
-        block = self._block(params, self._combine_function(combine, len(starts)), closed=True)
+        axis_names = (axes,) if isinstance(axes, str) else tuple(axes)
+        initial = _as_values(init)
+        body_block = self._block((), body, axes=axis_names)
+        params = self._new_values([value.dtype for value in initial] * 2)
+        block = self._block(params, self._combine_emitter(combine, len(initial)), closed=True)
         outs = self._emit(
-            [value.dtype for value in starts],
-            lambda outs: nodes.Reduce(outs, names, starts, block, body_block),
+            [value.dtype for value in initial],
+            lambda outs: nodes.Reduce(outs, axis_names, initial, block, body_block),
         )
         return outs[0] if isinstance(init, Value) else outs
 
@@ -252,14 +279,14 @@ class Builder:
         """Run ``body(counter, *carries) -> carries`` ``count`` (int64) times; the last carries.
 
         Args:
-            count, init, body: see above.
-            is_long: as in For.
+            count, init, body: see above; ``body`` is called once, to emit the block.
+            is_long: as in ``nodes.For``.
         """
-        starts = tuple(init)
-        dtypes = [value.dtype for value in starts]
-        block = self._block(self._fresh(["int64", *dtypes]), body)
+        initial = tuple(init)
+        dtypes = [value.dtype for value in initial]
+        block = self._block(self._new_values(["int64", *dtypes]), body)
         return self._emit(
-            dtypes, lambda outs: nodes.For(None, block, count, outs, starts, is_long=is_long)
+            dtypes, lambda outs: nodes.For(None, block, count, outs, initial, is_long=is_long)
         )
 
     def while_loop(
@@ -269,11 +296,11 @@ class Builder:
         body: Callable[..., Sequence[Value] | Value],
     ) -> Values:
         """Run ``carries = body(*carries)`` while ``cond(*carries)`` holds; the last carries."""
-        starts = tuple(init)
-        dtypes = [value.dtype for value in starts]
-        cond_block = self._block(self._fresh(dtypes), cond)
-        block = self._block(self._fresh(dtypes), body)
-        return self._emit(dtypes, lambda outs: nodes.While(outs, starts, cond_block, block))
+        initial = tuple(init)
+        dtypes = [value.dtype for value in initial]
+        cond_block = self._block(self._new_values(dtypes), cond)
+        block = self._block(self._new_values(dtypes), body)
+        return self._emit(dtypes, lambda outs: nodes.While(outs, initial, cond_block, block))
 
     def if_(self, predicate: Value, then: Callable[[], Any], orelse: Callable[[], Any]) -> Values:
         """A real branch: the results of ``then()`` or of ``orelse()`` (None: no results)."""
@@ -282,18 +309,21 @@ class Builder:
         dtypes = [value.dtype for value in then_block.results]
         outs = self._emit(dtypes, lambda outs: nodes.If(outs, predicate, then_block, else_block))
         for out, a, b in zip(outs, then_block.results, else_block.results, strict=True):
-            self._note_narrow(out, a, b)
+            self._propagate_narrow(out, a, b)
         return outs
 
-    def choose(
+    def lazy_select(
         self,
         predicate: Value,
-        on_true: Callable[[], Value | Pair],
-        on_false: Callable[[], Value | Pair],
-    ) -> Value | Pair:
-        """Like ``select`` of the results of two functions, of which only one runs."""
+        on_true: Callable[[], Value | ComplexPair],
+        on_false: Callable[[], Value | ComplexPair],
+    ) -> Value | ComplexPair:
+        """Like ``select``, but as a branch: only the code of the selected function runs.
+
+        Both functions are called once, to emit their code, and return elements of one dtype.
+        """
         outs = self.if_(predicate, lambda: _components(on_true()), lambda: _components(on_false()))
-        return outs[0] if len(outs) == 1 else Pair(*outs)
+        return outs[0] if len(outs) == 1 else ComplexPair(*outs)
 
     def finish(self) -> Block:
         """The finished body. Raises RuntimeError inside an open loop."""
@@ -304,7 +334,8 @@ class Builder:
             )
         return Block(body=tuple(self._scopes[0].body))
 
-    def _combine_function(self, combine: str | Callable[..., Any], count: int) -> Callable:
+    def _combine_emitter(self, combine: str | Callable[..., Any], count: int) -> Callable:
+        """The function that emits a combine block of ``count`` components."""
         if not isinstance(combine, str):
             return combine
 
@@ -341,37 +372,41 @@ class Builder:
 
     def _varying_axes(self, operand: Operand) -> tuple[str, ...]:
         """The loops around the current point in which the operand's address changes."""
-        constant = set()
+        constant_axes = set()
         for axis, stride in zip(self._axes, operand.strides, strict=False):
             if stride is Stride.ZERO:
-                constant.add(axis)
+                constant_axes.add(axis)
         if operand.mode is Mode.SCALAR:
             return ()
-        around = (axis for scope in self._scopes for axis in scope.axes)
-        return tuple(axis for axis in around if axis not in constant)
+        enclosing_axes = (axis for scope in self._scopes for axis in scope.axes)
+        return tuple(axis for axis in enclosing_axes if axis not in constant_axes)
 
-    def _pure(self, key: tuple, dtypes: Sequence[str], make: Callable) -> Values:
+    def _pure(self, key: tuple, dtypes: Sequence[str], build_statement: Callable) -> Values:
         """The values of an identical visible statement, or of a new one."""
         for scope in reversed(self._scopes):
             if key in scope.available:
                 return scope.available[key]
             if scope.closed:
                 break
-        outs = self._emit(dtypes, make)
+        outs = self._emit(dtypes, build_statement)
         self._scopes[-1].available[key] = outs
         return outs
 
-    def _emit(self, dtypes: Sequence[str], make: Callable[[Values], nodes.Statement]) -> Values:
-        outs = self._fresh(dtypes)
-        self._append(make(outs))
+    def _emit(
+        self, dtypes: Sequence[str], build_statement: Callable[[Values], nodes.Statement]
+    ) -> Values:
+        """Append a statement; returns its results, new values of some dtypes."""
+        outs = self._new_values(dtypes)
+        self._append(build_statement(outs))
         return outs
 
     def _append(self, statement: nodes.Statement) -> None:
         self._scopes[-1].body.append(statement)
 
-    def _fresh(self, dtypes: Sequence[str]) -> Values:
-        first = self._next
-        self._next += len(dtypes)
+    def _new_values(self, dtypes: Sequence[str]) -> Values:
+        """Values of some dtypes with the next unused numbers."""
+        first = self._next_number
+        self._next_number += len(dtypes)
         return tuple(Value(first + index, dtype) for index, dtype in enumerate(dtypes))
 
 
@@ -408,8 +443,8 @@ def _exact_number(dtype: str, value: bool | int | float) -> bool | int | float:
     return bool(value) if kind == "bool" else int(value)
 
 
-def _components(number: Value | Pair) -> Values:
-    return (number.real, number.imag) if isinstance(number, Pair) else (number,)
+def _components(element: Value | ComplexPair) -> Values:
+    return (element.real, element.imag) if isinstance(element, ComplexPair) else (element,)
 
 
 def _as_values(values: Any) -> Values:

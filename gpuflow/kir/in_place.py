@@ -18,6 +18,8 @@ A load gives the value from before the kernel if, in addition,
   one loop does both.
 
 Operands that are accessed at an offset are skipped: updates access their elements in order.
+
+Tests: tests/kir/test_in_place.py.
 """
 
 from __future__ import annotations
@@ -43,11 +45,11 @@ from gpuflow.kir.nodes import (
 )
 from gpuflow.kir.walk import owned_blocks
 
-_POINTS = (Role.PARALLEL, Role.VECTOR)
+_POINT_ROLES = (Role.PARALLEL, Role.VECTOR)
 _NO_AXIS = ""  # of loops without an axis
 
 
-class Early(NamedTuple):
+class OverwriteHazard(NamedTuple):
     """An operand that is overwritten too early: an access of it, and the rule that this breaks."""
 
     operand: str
@@ -56,14 +58,20 @@ class Early(NamedTuple):
 
 
 @record
-class _Site:
-    """A load or a store, and the loops around it by axis."""
+class _AccessSite:
+    """A load or a store, and the loops around it.
+
+    Attributes:
+        access: the statement.
+        loop_ids: for each axis of a loop around it the ordinal of the loop in the text, or of its
+            strip, since all points of a strip belong to one worker; _NO_AXIS for other loops.
+    """
 
     access: Load | Store
-    loops: dict[str, int]  # each with its ordinal in the text, or that of its strip
+    loop_ids: dict[str, int]
 
 
-def overwritten_early(kernel: Kernel, may_read_again: bool = False) -> list[Early]:
+def overwrite_hazards(kernel: Kernel, may_read_again: bool = False) -> list[OverwriteHazard]:
     """The operands of which a load may give a value that the kernel itself has stored.
 
     Args:
@@ -72,28 +80,28 @@ def overwritten_early(kernel: Kernel, may_read_again: bool = False) -> list[Earl
             are cached in memory.
 
     Returns:
-        One entry for each such operand.
+        One entry for each such operand; empty if the kernel is safe.
     """
     operands = [operand for operand in kernel.operands if operand.mode is Mode.INOUT]
     if not operands:
         return []
-    sites: dict[str, list[_Site]] = {operand.name: [] for operand in operands}
-    for site in _sites(kernel.body, {}, _Counter(), {}):
+    sites: dict[str, list[_AccessSite]] = {operand.name: [] for operand in operands}
+    for site in _access_sites(kernel.body, {}, _LoopCounter(), {}):
         if site.access.operand in sites:
             sites[site.access.operand].append(site)
-    overwritten = []
+    hazards = []
     for operand in operands:
         operand_sites = sites[operand.name]
         if any(site.access.offset is not None for site in operand_sites):
             continue
-        early = _race(kernel, operand, operand_sites, may_read_again)
-        if early is None and not may_read_again:
-            early = _reread(operand, operand_sites)
-        overwritten += [] if early is None else [early]
-    return overwritten
+        hazard = _find_race(kernel, operand, operand_sites, may_read_again)
+        if hazard is None and not may_read_again:
+            hazard = _find_load_after_store(operand, operand_sites)
+        hazards += [] if hazard is None else [hazard]
+    return hazards
 
 
-class _Counter:
+class _LoopCounter:
     """Numbers the loops of a text."""
 
     def __init__(self) -> None:
@@ -105,24 +113,34 @@ class _Counter:
         return self.count
 
 
-def _sites(
-    block: Block, loops: dict[str, int], counter: _Counter, strips: dict[str, int]
-) -> Iterator[_Site]:
-    """All accesses in the order of the text."""
+def _access_sites(
+    block: Block, enclosing: dict[str, int], counter: _LoopCounter, strip_ids: dict[str, int]
+) -> Iterator[_AccessSite]:
+    """All accesses in the order of the text.
+
+    Args:
+        block: the block.
+        enclosing: the loops around it, as of ``_AccessSite.loop_ids``.
+        counter: numbers the loops and strips in the order of the text.
+        strip_ids: the ordinal of the innermost strip around it of each axis that is cut.
+    """
     for statement in block.body:
         if isinstance(statement, Load | Store):
-            yield _Site(statement, loops)
+            yield _AccessSite(statement, enclosing)
             continue
-        number = counter.next()
+        ordinal = counter.next()
         if isinstance(statement, Strip):
-            yield from _sites(statement.body, loops, counter, {**strips, statement.axis: number})
+            inner_strips = {**strip_ids, statement.axis: ordinal}
+            yield from _access_sites(statement.body, enclosing, counter, inner_strips)
             continue
-        inner = {**loops, **{axis: strips.get(axis, number) for axis in _axes_of(statement)}}
+        opened = {axis: strip_ids.get(axis, ordinal) for axis in _axes_of(statement)}
+        inner = {**enclosing, **opened}
         for owned in owned_blocks(statement):
-            yield from _sites(owned, inner, counter, strips)
+            yield from _access_sites(owned, inner, counter, strip_ids)
 
 
 def _axes_of(statement: Statement) -> tuple[str, ...]:
+    """The axes that a statement opens; _NO_AXIS for a loop without one."""
     if isinstance(statement, Reduce):
         return statement.axes
     if isinstance(statement, For | While):
@@ -131,31 +149,34 @@ def _axes_of(statement: Statement) -> tuple[str, ...]:
     return ()
 
 
-def _race(
-    kernel: Kernel, operand: Operand, sites: list[_Site], may_read_again: bool
-) -> Early | None:
+def _find_race(
+    kernel: Kernel, operand: Operand, sites: list[_AccessSite], may_read_again: bool
+) -> OverwriteHazard | None:
+    """The first access that breaks rule 1 or 2 of this module; None if there is none."""
     axes = {axis.name: axis for axis in kernel.axes}
     pairs = zip(kernel.axes, operand.strides, strict=False)
-    moving = {axis.name for axis, stride in pairs if stride is not Stride.ZERO}
-    serial = {name for name, axis in axes.items() if axis.role is Role.SERIAL}
-    allowed = moving | (serial if may_read_again else set())
-    points = [name for name in moving if axes[name].role in _POINTS]
+    moving_axes = {axis.name for axis, stride in pairs if stride is not Stride.ZERO}
+    serial_axes = {name for name, axis in axes.items() if axis.role is Role.SERIAL}
+    allowed_axes = moving_axes | (serial_axes if may_read_again else set())
+    point_axes = [name for name in moving_axes if axes[name].role in _POINT_ROLES]
     for site in sites:
-        if isinstance(site.access, Store) and not set(site.loops) <= allowed:
+        if isinstance(site.access, Store) and not set(site.loop_ids) <= allowed_axes:
             rule = "every loop around a store in place must move the operand"
-            return Early(operand.name, site.access, rule)
-        is_same = all(site.loops.get(name) == sites[0].loops.get(name) for name in points)
-        if not moving <= set(site.loops) or not is_same:
+            return OverwriteHazard(operand.name, site.access, rule)
+        first = sites[0].loop_ids
+        in_same_loops = all(site.loop_ids.get(name) == first.get(name) for name in point_axes)
+        if not moving_axes <= set(site.loop_ids) or not in_same_loops:
             rule = "all accesses in place must be in the loops that move the operand"
-            return Early(operand.name, site.access, rule)
+            return OverwriteHazard(operand.name, site.access, rule)
     return None
 
 
-def _reread(operand: Operand, sites: list[_Site]) -> Early | None:
+def _find_load_after_store(operand: Operand, sites: list[_AccessSite]) -> OverwriteHazard | None:
+    """The first load after a store in the text, which breaks rule 3; None if there is none."""
     is_stored = False
     for site in sites:
         if is_stored and isinstance(site.access, Load):
             rule = "an operand must not be loaded after it is stored in place"
-            return Early(operand.name, site.access, rule)
+            return OverwriteHazard(operand.name, site.access, rule)
         is_stored |= isinstance(site.access, Store)
     return None

@@ -2,6 +2,8 @@
 
 ``run`` takes arrays by operand name; ``interpret`` takes the arguments of a compiled kernel, and
 memory by address.
+
+Tests: tests/kir/test_kir_interpret.py.
 """
 
 from __future__ import annotations
@@ -35,14 +37,14 @@ def run(
         arrays: for each pointer operand a flat contiguous array, or a pair of one and the
             position of the first element; for INDEX operands the base; for SCALAR operands the
             value.
-        extents: the extent of each axis that is not exact.
-        strides: by (operand, axis), the strides of class ANY, in elements.
-        span: the range ``lo, hi`` of the first PARALLEL axis that runs; by default all of it.
+        extents: the extent of each axis that is not exact, 0 or more.
+        strides: by (operand, axis), the strides of class ANY, in elements; they may be negative.
+        span: the half-open range ``lo, hi`` of the first PARALLEL axis that runs; by default all.
 
     Raises:
         KernelError: an access leaves its array, or an OUT element is stored twice.
     """
-    pointers, scalars = {}, {}
+    pointer_of, scalars = {}, {}
     for operand in kernel.operands:
         argument = arrays[operand.name]
         if operand.mode is Mode.INDEX:
@@ -51,10 +53,10 @@ def run(
             stored = np.asarray(argument).astype(storage_dtype(operand.dtype))
             scalars[operand.name] = stored.astype(compute_dtype(operand.dtype))
         else:
-            pointers[operand.name] = _pointer(kernel, operand, argument)
-    sizes = {axis.name: axis.exact or extents[axis.name] for axis in kernel.axes}
-    steps = _all_strides(kernel, strides or {})
-    Machine(kernel, pointers, scalars, sizes, steps, span).run()
+            pointer_of[operand.name] = _pointer(kernel, operand, argument)
+    extent_of = {axis.name: axis.exact or extents[axis.name] for axis in kernel.axes}
+    strides_of = _all_strides(kernel, strides or {})
+    Machine(kernel, pointer_of, scalars, extent_of, strides_of, span).run()
 
 
 def interpret(
@@ -67,23 +69,25 @@ def interpret(
 
     Args:
         kernel: a kernel that ``verify`` accepts.
-        slots: the arguments that ``nodes.arguments`` lists, as integers.
-        memory: allocations by address, as contiguous arrays of any dtype.
+        slots: the arguments that ``nodes.arguments`` lists, as integers; a scalar's bits are in the
+            low bytes of its slot.
+        memory: allocations by address in bytes, as contiguous arrays of any dtype.
         span: as in ``run``.
 
     Raises:
         KernelError: as in ``run``, or if a pointer is outside all allocations.
     """
-    listed = nodes.arguments(kernel)
-    if len(listed) != len(slots):
+    argument_slots = nodes.arguments(kernel)
+    if len(slots) != len(argument_slots):
         raise KernelError(
-            f"[{kernel.name}] the argument block must have {len(listed)} slots; got {len(slots)}."
+            f"[{kernel.name}] the argument block must have {len(argument_slots)} slots; got "
+            f"{len(slots)}."
         )
     dtypes = {operand.name: operand.dtype for operand in kernel.operands}
     arrays: dict[str, Any] = {}
     extents: dict[str, int] = {}
     strides: dict[tuple[str, str], int] = {}
-    for argument, slot in zip(listed, slots, strict=True):
+    for argument, slot in zip(argument_slots, slots, strict=True):
         if argument.kind == "pointer":
             arrays[argument.operand] = _resolve(kernel, argument.operand, dtypes, slot, memory)
         elif argument.kind == "base":
@@ -99,7 +103,7 @@ def interpret(
 
 def interpret_segments(
     kernel: Kernel,
-    blocks: Sequence[Sequence[int]],
+    argument_blocks: Sequence[Sequence[int]],
     memory: Mapping[int, Array],
     span: tuple[int, int] | None = None,
 ) -> None:
@@ -107,7 +111,7 @@ def interpret_segments(
 
     Args:
         kernel: a segmented kernel.
-        blocks: the arguments of each segment.
+        argument_blocks: the arguments of each segment, as of ``interpret``.
         memory: as in ``interpret``.
         span: the range of the concatenated segments that runs; by default all. Each segment of a
             kernel without a PARALLEL axis is one point of it.
@@ -116,40 +120,41 @@ def interpret_segments(
         KernelError: as in ``interpret``.
     """
     (axis,) = kernel.axes
-    listed = nodes.arguments(kernel)
+    argument_slots = nodes.arguments(kernel)
     start = 0
-    for slots in blocks:
+    for slots in argument_blocks:
         extent = axis.exact if axis.role is nodes.Role.PARALLEL else 1
         if extent is None:
-            extent = slots[listed.index(nodes.Argument("extent", axis=axis.name))]
+            extent = slots[argument_slots.index(nodes.Argument("extent", axis=axis.name))]
         lo, hi = (start, start + extent) if span is None else span
-        own_span = (max(lo - start, 0), min(hi - start, extent))
-        if own_span[0] < own_span[1]:
-            interpret(kernel, slots, memory, own_span)
+        segment_span = (max(lo - start, 0), min(hi - start, extent))
+        if segment_span[0] < segment_span[1]:
+            interpret(kernel, slots, memory, segment_span)
         start += extent
 
 
 def scalar_from_slot(dtype: str, slot: int) -> np.generic:
     """The SCALAR value with its bits in the low bytes of an 8-byte argument."""
-    raw = struct.pack("<Q", slot & 0xFFFFFFFFFFFFFFFF)[: storage_bytes(dtype)]
-    return np.frombuffer(raw, storage_dtype(dtype))[0]
+    stored_bytes = struct.pack("<Q", slot & 0xFFFFFFFFFFFFFFFF)[: storage_bytes(dtype)]
+    return np.frombuffer(stored_bytes, storage_dtype(dtype))[0]
 
 
 def scalar_to_slot(dtype: str, value: Any) -> int:
     """The argument slot that holds ``value`` of a storage dtype in its low bytes."""
-    raw = np.asarray(value).astype(storage_dtype(dtype)).tobytes()
-    return struct.unpack("<q", raw.ljust(8, b"\0"))[0]
+    stored_bytes = np.asarray(value).astype(storage_dtype(dtype)).tobytes()
+    return struct.unpack("<q", stored_bytes.ljust(8, b"\0"))[0]
 
 
 def _pointer(kernel: Kernel, operand: Operand, argument: Array | tuple[Array, int]) -> Pointer:
-    array, first = argument if isinstance(argument, tuple) else (argument, 0)
+    """The pointer for an argument of ``run``; raises KernelError for another dtype or layout."""
+    array, first_element = argument if isinstance(argument, tuple) else (argument, 0)
     expected = storage_dtype(operand.dtype)
     if array.dtype.itemsize != expected.itemsize or not array.flags.c_contiguous:
         raise KernelError(
             f"[{kernel.name}] {operand.name} must be given as contiguous {operand.dtype}; "
             f"got {array.dtype}[{array.shape}] with strides {array.strides}."
         )
-    return array.reshape(-1).view(expected), first
+    return Pointer(array.reshape(-1).view(expected), first_element)
 
 
 def _resolve(
@@ -160,8 +165,9 @@ def _resolve(
     for address, array in memory.items():
         if address <= slot <= address + array.nbytes and (slot - address) % itemsize == 0:
             flat = array.reshape(-1).view(np.uint8)
-            whole = flat[: len(flat) // itemsize * itemsize]
-            return whole.view(storage_dtype(dtypes[name])), (slot - address) // itemsize
+            whole_elements = flat[: len(flat) // itemsize * itemsize]
+            storage = whole_elements.view(storage_dtype(dtypes[name]))
+            return Pointer(storage, (slot - address) // itemsize)
     raise KernelError(f"[{kernel.name}] pointer {name} must point into memory; got {slot:#x}.")
 
 
@@ -171,9 +177,9 @@ def _all_strides(
     """The stride of each operand on each kernel axis, in elements."""
     strides_of = {}
     for operand in kernel.operands:
-        steps = []
+        axis_strides = []
         for axis, stride in zip(kernel.axes, operand.strides, strict=False):
-            fixed = stride.number
-            steps.append(strides[operand.name, axis.name] if fixed is None else fixed)
-        strides_of[operand.name] = tuple(steps)
+            static = stride.static_value
+            axis_strides.append(strides[operand.name, axis.name] if static is None else static)
+        strides_of[operand.name] = tuple(axis_strides)
     return strides_of

@@ -4,13 +4,15 @@ A value is an array with one dimension for each kernel axis, of size 1 if no loo
 open. Loops over axes are evaluated for all their points at once, except SERIAL ones and those with
 iterations that pass values on in a local array; a mask marks the live elements inside branches and
 loops with divergent exits.
+
+Tests: tests/kir/test_kir_interpret.py, tests/kir/test_strips.py.
 """
 
 from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import field
-from typing import Any
+from typing import Any, NamedTuple
 
 import ml_dtypes
 import numpy as np
@@ -19,14 +21,24 @@ from gpuflow.base.records import record
 from gpuflow.kir import nodes
 from gpuflow.kir.nodes import Block, Kernel, Mode, Role, Value
 from gpuflow.kir.reference import cast
-from gpuflow.kir.rewrite import as_loops
+from gpuflow.kir.rewrite import copy_loops
 from gpuflow.kir.rules import KernelError
 from gpuflow.kir.scalar import FUNCTIONS, compute_dtype
-from gpuflow.kir.walk import statements, unused_number
+from gpuflow.kir.walk import next_value_number, statements
 
 Array = np.ndarray
-# A flat array of an operand's storage, and the index of the operand's first element in it.
-Pointer = tuple[Array, int]
+
+
+class Pointer(NamedTuple):
+    """A pointer into an allocation.
+
+    Attributes:
+        storage: a flat array of the operand's storage dtype.
+        first: index of the operand's first element in it.
+    """
+
+    storage: Array
+    first: int
 
 
 def storage_dtype(dtype: str) -> np.dtype:
@@ -35,38 +47,63 @@ def storage_dtype(dtype: str) -> np.dtype:
 
 
 class LocalArray:
-    """The elements of a local array, and a mask of those that are defined."""
+    """A local array at run time.
+
+    Attributes:
+        declaration: its declaration in the kernel.
+        strip_axes: the axes of which it has a strip; of the others it has all points.
+        elements: the elements; flat if it has rows.
+        is_stored: mask of the elements that are defined.
+    """
 
     def __init__(self, local: nodes.Local, kernel: Kernel) -> None:
         shape = tuple([size for _, size in local.axes])
         if local.rows > 1:
             shape = (local.rows * shape[0],)
-        self.declared, self.cut = local, local.cut_axes(kernel)
+        self.declaration, self.strip_axes = local, local.cut_axes(kernel)
         self.elements = np.zeros(shape, storage_dtype(local.dtype))
         self.is_stored = np.zeros(shape, bool)
 
 
 @record(frozen=False)
 class Machine:
-    """The state of one run; ``points`` holds the indices of the open axes."""
+    """The state of one run of a kernel that ``verify`` accepts.
+
+    A mask and a value's array have one dimension for each kernel axis. A "lane" is an element of
+    the product of all points of the open axes.
+
+    Attributes:
+        kernel: the kernel.
+        pointers: the memory of each operand that has some.
+        scalars: values of SCALAR operands, and bases of INDEX operands.
+        extent_of: the extent of each axis.
+        strides_of: for each operand its stride on each kernel axis, in elements.
+        span: the range of the first PARALLEL axis that runs; None for all of it.
+        points: for each open axis its indices, along the axis's own dimension.
+        strip_ranges: for each axis that is cut the range of the current strip.
+        locals: the local arrays.
+        values: arrays by value number.
+        store_counts: for each OUT operand and component how often each element was stored.
+    """
 
     kernel: Kernel
     pointers: dict[str, Pointer]
     scalars: dict[str, Any]
-    sizes: dict[str, int]
-    strides: dict[str, tuple[int, ...]]
+    extent_of: dict[str, int]
+    strides_of: dict[str, tuple[int, ...]]
     span: tuple[int, int] | None
     points: dict[str, Array] = field(default_factory=dict)
-    strips: dict[str, tuple[int, int]] = field(default_factory=dict)  # of axes that are cut
+    strip_ranges: dict[str, tuple[int, int]] = field(default_factory=dict)
     locals: dict[str, LocalArray] = field(default_factory=dict)
     values: dict[int, Array] = field(default_factory=dict)
-    stored: dict[tuple[str, int | None], Array] = field(default_factory=dict)
+    store_counts: dict[tuple[str, int | None], Array] = field(default_factory=dict)
 
     def run(self) -> None:
-        rank = len(self.kernel.axes)
+        """Run the kernel once; raises KernelError as ``interpret.run`` does."""
+        num_axes = len(self.kernel.axes)
         self.locals = {local.name: LocalArray(local, self.kernel) for local in self.kernel.locals}
         with np.errstate(all="ignore"):
-            self.block(self.kernel.body, np.ones((1,) * rank, bool))
+            self.block(self.kernel.body, np.ones((1,) * num_axes, bool))
 
     def block(self, block: Block, mask: Array) -> tuple[Array, ...]:
         """Run a block whose params are set; lanes outside ``mask`` touch no memory."""
@@ -75,9 +112,11 @@ class Machine:
         return self.get(block.results)
 
     def get(self, values: Sequence[Value]) -> tuple[Array, ...]:
+        """The arrays of values that have been defined."""
         return tuple(self.values[value.number] for value in values)
 
     def set(self, values: Sequence[Value], arrays: Sequence[Array]) -> None:
+        """Define values by arrays, whose dtypes must be the values' compute dtypes."""
         for value, array in zip(values, arrays, strict=True):
             if array.dtype.name != value.dtype:
                 raise KernelError(
@@ -87,6 +126,7 @@ class Machine:
             self.values[value.number] = array
 
     def statement(self, statement: nodes.Statement, mask: Array) -> None:
+        """Run a statement on the lanes of a mask."""
         match statement:
             case nodes.Const(out, value):
                 self.set((out,), (np.full((1,) * mask.ndim, value, out.dtype),))
@@ -109,8 +149,9 @@ class Machine:
             case nodes.Strip():
                 self.strip(statement, mask)
             case nodes.Copy(target, source):
-                local = self.locals[source if source in self.locals else target].declared
-                self.statement(as_loops(statement, local, unused_number(self.kernel.body)), mask)
+                local = self.locals[source if source in self.locals else target].declaration
+                first_number = next_value_number(self.kernel.body)
+                self.statement(copy_loops(statement, local, first_number), mask)
             case nodes.While():
                 self.while_loop(statement, mask)
             case nodes.If():
@@ -118,13 +159,14 @@ class Machine:
 
     def address(self, name: str, offset: Value | None, mask: Array) -> Array:
         """The element address of each lane, over all open axes."""
-        address = np.zeros(self.lanes(mask), np.int64)
-        for axis, stride in zip(self.kernel.axes, self.strides[name], strict=False):
+        address = np.zeros(self.lane_shape(mask), np.int64)
+        for axis, stride in zip(self.kernel.axes, self.strides_of[name], strict=False):
             if axis.name in self.points:
                 address = address + self.points[axis.name] * np.int64(stride)
         return address if offset is None else address + self.values[offset.number]
 
-    def lanes(self, mask: Array) -> tuple[int, ...]:
+    def lane_shape(self, mask: Array) -> tuple[int, ...]:
+        """The shape of all lanes: points of all open axes."""
         return np.broadcast_shapes(mask.shape, *(point.shape for point in self.points.values()))
 
     def load(self, statement: nodes.Load, mask: Array) -> Array:
@@ -138,7 +180,7 @@ class Machine:
                 return self.address(name, None, mask) + scalar
             return np.full((1,) * mask.ndim, scalar, statement.out.dtype)
         storage, first = self.pointers[name]
-        address, live = self.checked(statement, first, mask)
+        address, live = self.checked_addresses(statement, first, mask)
         loaded = np.zeros(address.shape, statement.out.dtype)
         loaded[live] = _component(storage, statement)[address[live]].astype(statement.out.dtype)
         return loaded
@@ -150,14 +192,14 @@ class Machine:
             self.store_local(self.locals[name], statement.offset, value, mask)
             return
         storage, first = self.pointers[name]
-        address, live = self.checked(statement, first, mask)
+        address, live = self.checked_addresses(statement, first, mask)
         targets = address[live]
-        self.require_fresh(statement, targets, len(storage), first)
+        self.require_once(statement, targets, len(storage), first)
         value = np.broadcast_to(self.values[statement.value.number], address.shape)[live]
-        stored = _component(storage, statement)
-        stored[targets] = value.astype(stored.dtype)
+        elements = _component(storage, statement)
+        elements[targets] = value.astype(elements.dtype)
 
-    def checked(
+    def checked_addresses(
         self, statement: nodes.Load | nodes.Store, first: int, mask: Array
     ) -> tuple[Array, Array]:
         """Addresses in the storage and the live lanes; a live address must be in bounds."""
@@ -166,7 +208,7 @@ class Machine:
         if statement.where is not None:
             live = live & self.values[statement.where.number]
         address, live = np.broadcast_arrays(address + first, live)
-        size = len(self.pointers[statement.operand][0])
+        size = len(self.pointers[statement.operand].storage)
         out_of_bounds = live & ((address < 0) | (address >= size))
         if out_of_bounds.any():
             index = int(address[out_of_bounds][0]) - first
@@ -176,16 +218,16 @@ class Machine:
             )
         return address, live
 
-    def require_fresh(self, statement: nodes.Store, targets: Array, size: int, first: int) -> None:
+    def require_once(self, statement: nodes.Store, targets: Array, size: int, first: int) -> None:
         """An element is stored once by a Store, and an OUT element once by the whole kernel."""
-        name, key = statement.operand, (statement.operand, statement.component)
-        times = np.bincount(targets, minlength=size)
+        name, component_key = statement.operand, (statement.operand, statement.component)
+        store_counts = np.bincount(targets, minlength=size)
         operand = next(item for item in self.kernel.operands if item.name == name)
         if operand.mode is Mode.OUT:
-            times = times + self.stored.get(key, 0)
-            self.stored[key] = times
-        if (times > 1).any():
-            index = int(np.argmax(times > 1)) - first
+            store_counts = store_counts + self.store_counts.get(component_key, 0)
+            self.store_counts[component_key] = store_counts
+        if (store_counts > 1).any():
+            index = int(np.argmax(store_counts > 1)) - first
             raise KernelError(
                 f"[{self.kernel.name}] an element of {name} must be stored once; got index {index} "
                 "again."
@@ -195,36 +237,36 @@ class Machine:
         self, local: LocalArray, offset: Value | None, mask: Array
     ) -> tuple[tuple[Array, ...], Array]:
         """The offsets of all elements, and the live ones."""
-        lanes = self.lanes(mask)
-        live = np.broadcast_to(mask, lanes)
+        lane_shape = self.lane_shape(mask)
+        live = np.broadcast_to(mask, lane_shape)
         if offset is not None:
             offsets = self.values[offset.number]
-            if local.declared.rows > 1:
-                ((axis, _),) = local.declared.axes
-                offsets = offsets + self.points[axis] - self.strips[axis][0]
-            offsets = np.broadcast_to(offsets, lanes)
+            if local.declaration.rows > 1:
+                ((axis, _),) = local.declaration.axes
+                offsets = offsets + self.points[axis] - self.strip_ranges[axis][0]
+            offsets = np.broadcast_to(offsets, lane_shape)
             size = local.elements.size
             if (live & ((offsets < 0) | (offsets >= size))).any():
                 raise KernelError(
-                    f"[{self.kernel.name}] an access of {local.declared.name} must stay in its "
+                    f"[{self.kernel.name}] an access of {local.declaration.name} must stay in its "
                     f"{size} elements; got offsets {offsets[live]}."
                 )
             return (offsets,), live
         index = []
-        for axis, _ in local.declared.axes:
-            start = self.strips[axis][0] if axis in local.cut else 0
-            index.append(np.broadcast_to(self.points[axis] - start, lanes))
+        for axis, _ in local.declaration.axes:
+            start = self.strip_ranges[axis][0] if axis in local.strip_axes else 0
+            index.append(np.broadcast_to(self.points[axis] - start, lane_shape))
         return tuple(index), live
 
     def load_local(self, local: LocalArray, offset: Value | None, mask: Array) -> Array:
         index, live = self.local_index(local, offset, mask)
         if not local.is_stored[tuple(i[live] for i in index)].all():
             raise KernelError(
-                f"[{self.kernel.name}] an element of {local.declared.name} must be stored before "
-                "it is loaded, in the same strip."
+                f"[{self.kernel.name}] an element of {local.declaration.name} must be stored "
+                "before it is loaded, in the same strip."
             )
         loaded = np.where(live, local.elements[index], local.elements.dtype.type(0))
-        return loaded.astype(compute_dtype(local.declared.dtype))
+        return loaded.astype(compute_dtype(local.declaration.dtype))
 
     def store_local(
         self, local: LocalArray, offset: Value | None, value: Array, mask: Array
@@ -234,7 +276,7 @@ class Machine:
         if len(set(zip(*targets, strict=True))) < live.sum():
             raise KernelError(
                 f"[{self.kernel.name}] two points must not store one element of "
-                f"{local.declared.name} at once."
+                f"{local.declaration.name} at once."
             )
         local.elements[targets] = np.broadcast_to(value, live.shape)[live]
         local.is_stored[targets] = True
@@ -242,70 +284,71 @@ class Machine:
     def strip(self, statement: nodes.Strip, mask: Array) -> None:
         name = statement.axis
         lo, hi = self.range_of(name)
-        enclosing = self.strips.get(name)
+        enclosing = self.strip_ranges.get(name)
         for start in range(lo, hi, statement.size):
-            self.strips[name] = (start, min(start + statement.size, hi))
+            self.strip_ranges[name] = (start, min(start + statement.size, hi))
             for local in self.locals.values():
-                if name in local.cut:
+                if name in local.strip_axes:
                     local.is_stored[:] = False
             self.block(statement.body, mask)
-        self.strips.pop(name, None)
+        self.strip_ranges.pop(name, None)
         if enclosing is not None:
-            self.strips[name] = enclosing
+            self.strip_ranges[name] = enclosing
 
     def range_of(self, name: str) -> tuple[int, int]:
         """The current range of a loop over an axis."""
-        if name in self.strips:
-            return self.strips[name]
-        first = next((a.name for a in self.kernel.axes if a.role is Role.PARALLEL), None)
-        if name == first and self.span is not None:
+        if name in self.strip_ranges:
+            return self.strip_ranges[name]
+        first_parallel = next((a.name for a in self.kernel.axes if a.role is Role.PARALLEL), None)
+        if name == first_parallel and self.span is not None:
             return self.span
-        return 0, self.sizes[name]
+        return 0, self.extent_of[name]
 
-    def open_axis(self, name: str, body: Block) -> list[Array]:
-        """The indices of an axis along its own dimension: all at once, or one by one."""
+    def points_of_axis(self, name: str, body: Block) -> list[Array]:
+        """The indices to run a loop with, in turn: all points at once, or one point each."""
         position = [axis.name for axis in self.kernel.axes].index(name)
         lo, hi = self.range_of(name)
         shape = [1] * len(self.kernel.axes)
         shape[position] = -1
         points = np.arange(lo, hi, dtype=np.int64).reshape(shape)
-        if self.kernel.axes[position].role is not Role.SERIAL and not self.hands_on(name, body):
+        is_serial = self.kernel.axes[position].role is Role.SERIAL
+        if not is_serial and not self._shares_elements(name, body):
             return [points]
         return [np.full([1] * len(shape), index, np.int64) for index in range(lo, hi)]
 
-    def hands_on(self, axis: str, body: Block) -> bool:
+    def _shares_elements(self, axis: str, body: Block) -> bool:
         """Whether iterations of a loop over an axis store the same elements of a local array."""
-        stored = {s.operand for s in statements(body) if isinstance(s, nodes.Store)}
-        stored |= {s.target for s in statements(body) if isinstance(s, nodes.Copy)}
-        arrays = [array.declared for name, array in self.locals.items() if name in stored]
+        stored_arrays = {s.operand for s in statements(body) if isinstance(s, nodes.Store)}
+        stored_arrays |= {s.target for s in statements(body) if isinstance(s, nodes.Copy)}
+        arrays = [array.declaration for name, array in self.locals.items() if name in stored_arrays]
         return any(axis not in dict(array.axes) for array in arrays)
 
     def for_axis(self, name: str, body: Block, mask: Array) -> None:
-        for points in self.open_axis(name, body):
+        for points in self.points_of_axis(name, body):
             self.points[name] = points
             self.block(body, mask)
         self.points.pop(name, None)
 
     def reduce(self, statement: nodes.Reduce, mask: Array) -> None:
-        positions = [axis.name for axis in self.kernel.axes]
-        positions_reduced = [positions.index(name) for name in statement.axes]
-        outer_shape = self.lanes(mask)
+        axis_names = [axis.name for axis in self.kernel.axes]
+        reduced_positions = [axis_names.index(name) for name in statement.axes]
+        outer_shape = self.lane_shape(mask)
         for name in statement.axes:
-            shape = [1] * len(positions)
-            shape[positions.index(name)] = -1
+            shape = [1] * len(axis_names)
+            shape[axis_names.index(name)] = -1
             self.points[name] = np.arange(*self.range_of(name), dtype=np.int64).reshape(shape)
-        inner_shape = self.lanes(mask)
+        inner_shape = self.lane_shape(mask)
         elements = self.block(statement.body, mask)
         for name in statement.axes:
             del self.points[name]
         running = self.get(statement.init)
-        expanded = [np.broadcast_to(array, inner_shape) for array in elements]
-        spans = [self.range_of(name) for name in statement.axes]
-        for point in np.ndindex(*(hi - lo for lo, hi in spans)):
+        broadcast_elements = [np.broadcast_to(array, inner_shape) for array in elements]
+        ranges = [self.range_of(name) for name in statement.axes]
+        for point in np.ndindex(*(hi - lo for lo, hi in ranges)):
             selection: list[Any] = [slice(None)] * len(inner_shape)
-            for position, index in zip(positions_reduced, point, strict=True):
+            for position, index in zip(reduced_positions, point, strict=True):
                 selection[position] = slice(index, index + 1)
-            new = tuple(array[tuple(selection)] for array in expanded)
+            new = tuple(array[tuple(selection)] for array in broadcast_elements)
             self.set(statement.combine.params, (*running, *new))
             running = self.block(statement.combine, mask)
         self.set(statement.outs, [np.broadcast_to(array, outer_shape) for array in running])
@@ -314,11 +357,11 @@ class Machine:
         assert statement.count is not None
         count = self.values[statement.count.number]
         carries = self.get(statement.init)
-        trips = int(np.where(mask, count, 0).max(initial=0))
-        for counter in range(trips):
+        trip_count = int(np.where(mask, count, 0).max(initial=0))
+        for counter in range(trip_count):
             live = mask & (counter < count)
-            here = np.full((1,) * mask.ndim, counter, np.int64)
-            self.set(statement.body.params, (here, *carries))
+            counter_value = np.full((1,) * mask.ndim, counter, np.int64)
+            self.set(statement.body.params, (counter_value, *carries))
             carries = _merge(live, self.block(statement.body, live), carries)
         self.set(statement.outs, carries)
 
@@ -327,8 +370,8 @@ class Machine:
         live = mask
         while True:
             self.set(statement.cond.params, carries)
-            (holds,) = self.block(statement.cond, live)
-            live = live & holds
+            (condition,) = self.block(statement.cond, live)
+            live = live & condition
             if not live.any():
                 break
             self.set(statement.body.params, carries)
@@ -337,9 +380,9 @@ class Machine:
 
     def branch(self, statement: nodes.If, mask: Array) -> None:
         predicate = self.values[statement.predicate.number]
-        taken = self.block(statement.then, mask & predicate)
-        other = self.block(statement.orelse, mask & ~predicate)
-        self.set(statement.outs, _merge(predicate, taken, other))
+        then_results = self.block(statement.then, mask & predicate)
+        else_results = self.block(statement.orelse, mask & ~predicate)
+        self.set(statement.outs, _merge(predicate, then_results, else_results))
 
 
 def _component(storage: Array, statement: nodes.Load | nodes.Store) -> Array:

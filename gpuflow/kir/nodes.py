@@ -18,7 +18,12 @@ Storage and compute types are separate. An operand has a storage dtype; a value 
 accesses one component.
 
 Kernels do not know sizes. An axis has a run-time extent unless ``exact`` is set, and an operand has
-a run-time stride on each axis unless its stride class is 0 or 1. See docs/kernel_ir.md.
+a run-time stride on each axis unless its stride class is a number. See docs/kernel_ir.md.
+
+Code that visits statements must handle a new node: walk.py, rewrite.py, clone.py, rules.py,
+verify.py, machine.py, text.py and targets/kernel_walk.py.
+
+Tests: tests/kir/test_kir_builder_text.py, tests/kir/test_kir_verify.py.
 """
 
 from __future__ import annotations
@@ -30,7 +35,7 @@ from typing import Any, NamedTuple, TypeVar
 
 from gpuflow.base.records import record
 
-Derived = TypeVar("Derived")
+Memoized = TypeVar("Memoized")
 
 
 class Role(Enum):
@@ -60,8 +65,8 @@ class Stride(Enum):
     EIGHT = "8"
 
     @property
-    def number(self) -> int | None:
-        """The stride; None: it is an argument."""
+    def static_value(self) -> int | None:
+        """The stride in elements; None for ANY, whose stride is an argument slot."""
         return None if self is Stride.ANY else int(self.value)
 
 
@@ -80,8 +85,12 @@ class Mode(Enum):
 class Axis:
     """One collapsed loop axis.
 
-    ``exact`` writes the extent into the text; else it is an argument slot. ``is_short``: the extent
-    is a few vectors at most, so that a loop over the axis should take one at a time.
+    Attributes:
+        name: unique in the kernel.
+        role: the dependences between its points.
+        exact: the extent, positive, if it is written into the text; None if it is an argument slot.
+        is_short: whether the extent is a few vectors at most, so that a loop over the axis should
+            take one at a time. A hint: kernels are correct for any extent.
     """
 
     name: str
@@ -94,7 +103,12 @@ class Axis:
 class Operand:
     """One array, index map or scalar that a kernel is given.
 
-    ``strides`` holds one class per kernel axis, in the order of ``Kernel.axes``.
+    Attributes:
+        name: unique among the operands and local arrays of the kernel.
+        dtype: a storage dtype; int64 for INDEX, a real one for SCALAR.
+        mode: how the kernel accesses it.
+        strides: one class per kernel axis, in the order of ``Kernel.axes``; of a SCALAR operand all
+            are ZERO, or there are none.
     """
 
     name: str
@@ -108,14 +122,20 @@ class Local:
     """An array that is private to one worker.
 
     It has an element for each point of a strip of its axes that ``Strip`` statements cut, or for
-    each point of an exact axis. ``axes`` are from outermost to innermost, each with its capacity:
-    the size of a strip, or all points. An element is undefined until it is stored, and again in
-    each new strip. With ``rows`` its capacity along one axis is multiplied, and the offset of an
-    access is relative to the first row.
+    each point of an exact axis. An element is undefined until it is stored, and again in each new
+    strip.
+
+    Attributes:
+        name: unique among the operands and local arrays of the kernel.
+        dtype: a storage dtype, of no complex numbers.
+        axes: its axes from outermost to innermost, each with its capacity: the size of a strip, or
+            all points.
+        rows: a factor of its capacity along its one axis; if it is above 1, the offset of an access
+            is relative to the first row.
     """
 
     name: str
-    dtype: str  # a storage dtype, of no complex numbers
+    dtype: str
     axes: tuple[tuple[str, int], ...]
     rows: int = 1
 
@@ -127,7 +147,13 @@ class Local:
 
 @record
 class Value:
-    """The result of a statement: an id that is unique in the kernel, and a compute dtype."""
+    """The result of a statement, or a param of a block.
+
+    Attributes:
+        number: the value number, unique in the kernel; also the hash, so that sets of values of one
+            kernel are fast.
+        dtype: a compute dtype.
+    """
 
     number: int
     dtype: str
@@ -138,7 +164,13 @@ class Value:
 
 @record
 class Block:
-    """Statements in order; ``params`` are defined by the owner, ``results`` are handed to it."""
+    """Statements in order.
+
+    Attributes:
+        params: values that the owning statement defines before each run of the block.
+        body: the statements.
+        results: values that the owner gets; visible at the end of the block.
+    """
 
     params: tuple[Value, ...] = ()
     body: tuple[Statement, ...] = ()
@@ -254,13 +286,15 @@ class For:
 class Strip:
     """Run ``body`` for each strip of ``axis`` in order, each of at most ``size`` points.
 
+    ``size`` is a power of two.
+
     Inside it, loops over the axis have the points of the strip. A Strip in another of the same axis
     cuts that one's strips. Loops over axes that are cut may nest in any order, and there may be
     several of them: all points of a strip belong to one worker.
     """
 
     axis: str
-    size: int  # a power of two
+    size: int
     body: Block
 
 
@@ -306,13 +340,22 @@ Statement = Const | Load | Store | Apply | Select | Cast | Reduce | For | Strip 
 
 @record
 class Kernel:
-    """A complete kernel.
+    """A complete kernel; ``kir.verify.verify`` checks its rules.
 
-    ``axes`` are ordered from outermost to innermost. ``body`` runs once; its PARALLEL loops are
-    ``For`` statements, nested in axis order, and the first PARALLEL axis is the one whose range
-    a launch splits into chunks. A ``segmented`` kernel has one axis and runs over a table of
-    argument blocks instead of one. ``index_bits`` is the width of index arithmetic. ``derived``
-    caches what follows from the kernel alone, see ``remembered``.
+    Attributes:
+        name: the name of the function, which is part of the text and so of the cache key.
+        axes: its axes, ordered from outermost to innermost; PARALLEL ones come first, except in
+            column kernels.
+        operands: its operands, in the order of their argument slots.
+        body: runs once, without params and results. Its PARALLEL loops are ``For`` statements,
+            nested in axis order. The first PARALLEL axis is the one whose range a launch splits
+            into chunks.
+        segmented: whether it runs over a table of argument blocks instead of one; it then has one
+            axis.
+        index_bits: width of index arithmetic, 32 or 64.
+        kind: the value of a ``fusion.space.KernelKind``: "map", "row", "column" or "full".
+        locals: its local arrays.
+        derived: cache of data that follows from the kernel alone, see ``memoized``; not compared.
     """
 
     name: str
@@ -326,19 +369,23 @@ class Kernel:
     derived: dict[Any, Any] = field(default_factory=dict, init=False, repr=False, compare=False)
 
 
-def remembered(kernel: Kernel, make: Callable[..., Derived], *arguments: Hashable) -> Derived:
-    """``make(kernel, *arguments)``, computed once and cached with the kernel.
+def memoized(kernel: Kernel, compute: Callable[..., Memoized], *arguments: Hashable) -> Memoized:
+    """``compute(kernel, *arguments)``, computed once and cached with the kernel.
+
+    Threads may compute it at the same time; all of them get the first stored value. The value must
+    not be changed.
 
     Args:
         kernel: the kernel that determines the value.
-        make: a function of a module, the same object each time; with the arguments it is the key.
+        compute: a pure function of a module, the same object each time; with the arguments it is
+            the key.
         arguments: further hashable inputs that determine the value.
     """
-    key = (make, *arguments) if arguments else make
+    key = (compute, *arguments) if arguments else compute
     try:
         return kernel.derived[key]
     except KeyError:
-        return kernel.derived.setdefault(key, make(kernel, *arguments))
+        return kernel.derived.setdefault(key, compute(kernel, *arguments))
 
 
 class Argument(NamedTuple):
@@ -355,19 +402,19 @@ class Argument(NamedTuple):
 
 def arguments(kernel: Kernel) -> tuple[Argument, ...]:
     """The slots of the argument block of ``kernel``: the contract of printers and binding."""
-    return remembered(kernel, _arguments)
+    return memoized(kernel, _arguments)
 
 
 def _arguments(kernel: Kernel) -> tuple[Argument, ...]:
-    slots = []
-    kinds = {Mode.INDEX: "base", Mode.SCALAR: "scalar"}
+    arguments_in_order = []
+    kind_of_mode = {Mode.INDEX: "base", Mode.SCALAR: "scalar"}
     for operand in kernel.operands:
-        slots.append(Argument(kinds.get(operand.mode, "pointer"), operand.name))
+        arguments_in_order.append(Argument(kind_of_mode.get(operand.mode, "pointer"), operand.name))
     for axis in kernel.axes:
         if axis.exact is None:
-            slots.append(Argument("extent", axis=axis.name))
+            arguments_in_order.append(Argument("extent", axis=axis.name))
     for operand in kernel.operands:
         for axis, stride in zip(kernel.axes, operand.strides, strict=False):
             if stride is Stride.ANY:
-                slots.append(Argument("stride", operand.name, axis.name))
-    return tuple(slots)
+                arguments_in_order.append(Argument("stride", operand.name, axis.name))
+    return tuple(arguments_in_order)

@@ -1,7 +1,9 @@
 """NumPy definitions of scalar functions that NumPy lacks, or defines differently.
 
-Each works on arrays of one compute dtype and gives arrays of the result dtype. Warnings are
-silenced by the caller (``kir.scalar``).
+Each works on arrays of one compute dtype and of one shape, and gives arrays of the result dtype.
+Dtypes are checked, and warnings silenced, by the caller: ``kir.scalar.ScalarFunction``.
+
+Tests: tests/kir/test_kir_scalar.py.
 """
 
 from __future__ import annotations
@@ -22,7 +24,7 @@ def _load_scipy_special() -> ModuleType:
     return scipy.special
 
 
-def special(name: str) -> Callable[[Array], Array]:
+def scipy_special(name: str) -> Callable[[Array], Array]:
     """A scipy.special function of one argument, evaluated in float64 and rounded once."""
 
     def evaluate(x: Array) -> Array:
@@ -56,10 +58,10 @@ def divide(x: Array, y: Array) -> Array:
     if x.dtype.kind == "u":
         return np.where(y == 0, all_ones, x // np.where(y == 0, 1, y).astype(x.dtype))
     # -1 is taken out too: its quotient is the negation, which wraps as defined.
-    safe = np.where((y == 0) | (y == -1), 1, y).astype(x.dtype)
-    floor = x // safe
-    inexact = floor * safe != x
-    truncated = floor + (inexact & ((x < 0) != (safe < 0))).astype(x.dtype)
+    nonzero_y = np.where((y == 0) | (y == -1), 1, y).astype(x.dtype)
+    floor_quotient = x // nonzero_y
+    inexact = floor_quotient * nonzero_y != x
+    truncated = floor_quotient + (inexact & ((x < 0) != (nonzero_y < 0))).astype(x.dtype)
     return np.where(y == 0, all_ones, np.where(y == -1, -x, truncated))
 
 
@@ -72,9 +74,11 @@ def remainder(x: Array, y: Array) -> Array:
 
 def round_away(x: Array) -> Array:
     """Round to the nearest integer, halves away from zero."""
-    whole = np.trunc(x)
-    up = np.abs(x - whole) >= 0.5
-    return np.copysign(np.where(up, np.abs(whole) + 1, np.abs(whole)), x).astype(x.dtype)
+    truncated = np.trunc(x)
+    rounds_up = np.abs(x - truncated) >= 0.5
+    return np.copysign(np.where(rounds_up, np.abs(truncated) + 1, np.abs(truncated)), x).astype(
+        x.dtype
+    )
 
 
 def sign(x: Array) -> Array:
@@ -116,14 +120,17 @@ def fma(x: Array, y: Array, z: Array) -> Array:
     (x_high, x_low), (y_high, y_low) = _halves(x), _halves(y)
     error = ((x_high * y_high - product) + x_high * y_low + x_low * y_high) + x_low * y_low
     total = product + z
-    back = total - product
-    lost = (product - (total - back)) + (z - back)
-    corrected = total + (lost + error)
-    return np.where(np.isfinite(corrected) & (lost + error != 0), corrected, total)
+    recovered_z = total - product
+    lost_bits = (product - (total - recovered_z)) + (z - recovered_z)
+    corrected = total + (lost_bits + error)
+    return np.where(np.isfinite(corrected) & (lost_bits + error != 0), corrected, total)
 
 
 def _halves(x: Array) -> tuple[Array, Array]:
-    """A float64 as two halves of 26 bits each, so that products of halves are exact."""
+    """A float64 as a sum of two: the high 26 bits of its significand, and the low 27.
+
+    So a product with a high half is exact in float64.
+    """
     low_bits = np.uint64(2**27 - 1)
     high = (np.ascontiguousarray(x).reshape(x.shape).view(np.uint64) & ~low_bits).view(np.float64)
     return high, x - high
@@ -131,18 +138,18 @@ def _halves(x: Array) -> tuple[Array, Array]:
 
 def lgamma(x: Array) -> Array:
     """Logarithm of the absolute value of the gamma function; inf at its poles and at -inf."""
-    return np.where(np.isinf(x), np.abs(x), special("gammaln")(x))
+    return np.where(np.isinf(x), np.abs(x), scipy_special("gammaln")(x))
 
 
 def erf_inv(x: Array) -> Array:
     """The inverse of erf. scipy.special.erfinv loses the sign of zero."""
-    return np.where(x == 0, x, special("erfinv")(x))
+    return np.where(x == 0, x, scipy_special("erfinv")(x))
 
 
 def digamma(x: Array) -> Array:
     """Digamma function; nan at its poles."""
-    pole = (x <= 0) & (x == np.floor(x))
-    return np.where(pole, np.nan, special("psi")(x)).astype(x.dtype)
+    is_pole = (x <= 0) & (x == np.floor(x))
+    return np.where(is_pole, np.nan, scipy_special("psi")(x)).astype(x.dtype)
 
 
 def shift_left(x: Array, y: Array) -> Array:
@@ -198,7 +205,11 @@ def _bits(x: Array) -> Array:
 
 
 def rounding(storage: str) -> Callable[[Array], Array]:
-    """Round float32 to a narrower float type and widen again."""
+    """A function that rounds float32 to a narrower float type and widens it again.
+
+    Args:
+        storage: a name in ``kir.scalar.NARROW_DTYPES``.
+    """
     narrow = np.dtype(np.float16 if storage == "float16" else getattr(ml_dtypes, storage))
 
     def evaluate(x: Array) -> Array:
@@ -208,7 +219,11 @@ def rounding(storage: str) -> Callable[[Array], Array]:
 
 
 def bitcast(target: str) -> Callable[[Array], Array]:
-    """The same bits read as another dtype of the same width."""
+    """A function that reads the same bits as another dtype of the same width.
+
+    Args:
+        target: a compute dtype but bool.
+    """
 
     def evaluate(x: Array) -> Array:
         return np.ascontiguousarray(x).reshape(x.shape).view(target)
@@ -217,20 +232,24 @@ def bitcast(target: str) -> Callable[[Array], Array]:
 
 
 def threefry2x32(k0: Array, k1: Array, x0: Array, x1: Array) -> tuple[Array, Array]:
-    """Threefry-2x32 with 20 rounds on uint32 arrays.
+    """Threefry-2x32 with 20 rounds on uint32 arrays: the two words of each random block.
+
+    Args:
+        k0, k1: the key.
+        x0, x1: the counter.
 
     Source: Salmon, Moraes, Dror and Shaw (2011), Parallel random numbers: as easy as 1, 2, 3.
     """
-    keys = (k0, k1, k0 ^ k1 ^ np.uint32(0x1BD11BDA))
+    key_words = (k0, k1, k0 ^ k1 ^ np.uint32(0x1BD11BDA))
     rotations = ((13, 15, 26, 6), (17, 29, 16, 24))
-    x0, x1 = x0 + keys[0], x1 + keys[1]
+    x0, x1 = x0 + key_words[0], x1 + key_words[1]
     for group in range(5):
         for rotation in rotations[group % 2]:
             x0 = x0 + x1
             x1 = (x1 << np.uint32(rotation)) | (x1 >> np.uint32(32 - rotation))
             x1 = x1 ^ x0
-        x0 = x0 + keys[(group + 1) % 3]
-        x1 = x1 + keys[(group + 2) % 3] + np.uint32(group + 1)
+        x0 = x0 + key_words[(group + 1) % 3]
+        x1 = x1 + key_words[(group + 2) % 3] + np.uint32(group + 1)
     return x0, x1
 
 

@@ -3,9 +3,13 @@
 A scalar function works on scalars. Its definition is ``ScalarFunction.__call__``, in NumPy. Each
 function has a result rule, which also defines the accepted dtypes:
 
-    same      arguments of one dtype of ``kinds``, result of that dtype
-    compare   arguments of one dtype of ``kinds``, result bool
-    others    a fixed signature, written in the table
+    same          arguments of one dtype of ``kinds``, result of that dtype
+    comparison    arguments of one dtype of ``kinds``, result bool
+    others        a fixed signature, written in the table
+
+A new function also needs code in the printers of both targets.
+
+Tests: tests/kir/test_kir_scalar.py.
 """
 
 from __future__ import annotations
@@ -47,8 +51,9 @@ NARROW_DTYPES = ("float16", "bfloat16", *FLOAT8_DTYPES)
 COMPONENT_DTYPES = {"complex64": "float32", "complex128": "float64"}
 
 
-# Functions whose result a narrow dtype holds exactly if it holds their arguments.
-CLOSED = frozenset(
+# Functions whose result a narrow dtype holds exactly if it holds their arguments, so that it needs
+# no rounding.
+EXACT_ON_NARROW = frozenset(
     (
         "abs",
         "ceil",
@@ -114,21 +119,24 @@ class ScalarFunction:
         name: its name in ``Apply.fn``.
         arity: number of arguments.
         kinds: kinds of argument dtypes that it accepts (see ``dtype_kind``).
-        rule: argument dtypes to result dtypes, or None where it does not apply.
+        result_rule: argument dtypes to result dtypes, or None where it does not apply. It is called
+            only with ``arity`` dtypes of ``kinds``.
         definition: the result arrays from argument arrays, in NumPy.
     """
 
     name: str
     arity: int
     kinds: frozenset[str]
-    rule: ResultRule
+    result_rule: ResultRule
     definition: Callable[..., object]
 
     def results(self, dtypes: tuple[str, ...]) -> tuple[str, ...]:
         """The result dtypes for argument dtypes; TypeError where the function does not apply."""
         dtypes = tuple(dtypes)
         are_accepted = all(d in COMPUTE_DTYPES and dtype_kind(d) in self.kinds for d in dtypes)
-        result_dtypes = self.rule(dtypes) if are_accepted and len(dtypes) == self.arity else None
+        result_dtypes = (
+            self.result_rule(dtypes) if are_accepted and len(dtypes) == self.arity else None
+        )
         if result_dtypes is None:
             raise TypeError(
                 f"[{self.name}] must have {self.arity} arguments of one suitable dtype of kinds "
@@ -151,15 +159,15 @@ def _same(dtypes: tuple[str, ...]) -> tuple[str, ...] | None:
     return dtypes[:1] if len(set(dtypes)) == 1 else None
 
 
-def _compare(dtypes: tuple[str, ...]) -> tuple[str, ...] | None:
+def _comparison(dtypes: tuple[str, ...]) -> tuple[str, ...] | None:
     return ("bool",) if len(set(dtypes)) == 1 else None
 
 
-def _fixed(arguments: tuple[str, ...], results: tuple[str, ...]) -> ResultRule:
+def _fixed_signature(arguments: tuple[str, ...], results: tuple[str, ...]) -> ResultRule:
     return lambda dtypes: results if dtypes == arguments else None
 
 
-def _same_width(target: str) -> ResultRule:
+def _bitcast_to(target: str) -> ResultRule:
     width = np.dtype(target).itemsize
     return lambda dtypes: (target,) if np.dtype(dtypes[0]).itemsize == width else None
 
@@ -197,13 +205,14 @@ TRANSCENDENTAL = {
     **_family(_same, FLOAT, 1, sinh=np.sinh, cosh=np.cosh, tanh=np.tanh),
     **_family(_same, FLOAT, 1, asinh=np.arcsinh, acosh=np.arccosh, atanh=np.arctanh),
     **_family(_same, FLOAT, 2, atan2=np.arctan2, pow=np.power, hypot=np.hypot),
-    **_family(_same, FLOAT, 1, erf=reference.special("erf"), erfc=reference.special("erfc")),
+    **_family(_same, FLOAT, 1, erf=reference.scipy_special("erf")),
+    **_family(_same, FLOAT, 1, erfc=reference.scipy_special("erfc")),
     **_family(_same, FLOAT, 1, erf_inv=reference.erf_inv),
     **_family(_same, FLOAT, 1, lgamma=reference.lgamma, digamma=reference.digamma),
     **_family(_same, FLOAT, 1, logistic=reference.logistic),
 }
 
-# Functions that take several instructions, and those that divide.
+# Functions that take several instructions, and those that divide: costs for schedules.
 EXPENSIVE = frozenset({*TRANSCENDENTAL, "div", "rem"})
 
 # Functions whose result differs little if the arguments do.
@@ -212,9 +221,9 @@ CONTINUOUS = frozenset(
 )
 
 _LOGICAL = {
-    **_family(_compare, ANY, 2, eq=np.equal, ne=np.not_equal, lt=np.less),
-    **_family(_compare, ANY, 2, le=np.less_equal, gt=np.greater, ge=np.greater_equal),
-    **_family(_compare, FLOAT, 1, is_finite=np.isfinite),
+    **_family(_comparison, ANY, 2, eq=np.equal, ne=np.not_equal, lt=np.less),
+    **_family(_comparison, ANY, 2, le=np.less_equal, gt=np.greater, ge=np.greater_equal),
+    **_family(_comparison, FLOAT, 1, is_finite=np.isfinite),
     **_family(_same, BITS, 2, and_=np.bitwise_and, or_=np.bitwise_or, xor=np.bitwise_xor),
     **_family(_same, BITS, 1, not_=np.invert),
     **_family(_same, INTEGER, 2, shift_left=reference.shift_left),
@@ -224,26 +233,26 @@ _LOGICAL = {
 }
 
 
-def _round_row(storage: str) -> ScalarFunction:
-    rule = _fixed(("float32",), ("float32",))
+def _round_function(storage: str) -> ScalarFunction:
+    rule = _fixed_signature(("float32",), ("float32",))
     return ScalarFunction(f"round_{storage}", 1, FLOAT, rule, reference.rounding(storage))
 
 
-def _bitcast_row(target: str) -> ScalarFunction:
-    rule = _same_width(target)
+def _bitcast_function(target: str) -> ScalarFunction:
+    rule = _bitcast_to(target)
     return ScalarFunction(f"bitcast_{target}", 1, NUMBER, rule, reference.bitcast(target))
 
 
 _CONVERSIONS = {
-    row.name: row
-    for row in (
-        *(_round_row(storage) for storage in NARROW_DTYPES),
-        *(_bitcast_row(target) for target in COMPUTE_DTYPES if target != "bool"),
+    function.name: function
+    for function in (
+        *(_round_function(storage) for storage in NARROW_DTYPES),
+        *(_bitcast_function(target) for target in COMPUTE_DTYPES if target != "bool"),
     )
 }
 
 _RANDOM = _family(
-    _fixed(("uint32",) * 4, ("uint32",) * 2),
+    _fixed_signature(("uint32",) * 4, ("uint32",) * 2),
     frozenset({"uint"}),
     4,
     threefry2x32=reference.threefry2x32,

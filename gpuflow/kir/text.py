@@ -10,6 +10,11 @@ text are the same kernel, whatever numbers their builder gave. It holds all that
         %1: f32 = reduce i1 (%0) { %2: f32 = load x; yield %2 } combine max
 
 A block of few flat statements is in braces after its owner, others are indented.
+
+A change of the text invalidates all cached kernels; nothing that determines the code may be left
+out of it, or two kernels share an entry of the cache.
+
+Tests: tests/kir/test_kir_builder_text.py, tests/compiler/test_program_keys.py.
 """
 
 from __future__ import annotations
@@ -20,7 +25,7 @@ from typing import TYPE_CHECKING
 from gpuflow.base.lazy import LazyModule
 from gpuflow.kir import nodes
 from gpuflow.kir.builder import simple_combine
-from gpuflow.kir.nodes import Block, Kernel, Mode, Operand, Value, remembered
+from gpuflow.kir.nodes import Block, Kernel, Mode, Operand, Value, memoized
 
 if TYPE_CHECKING:
     import hashlib
@@ -37,7 +42,7 @@ _SHORT_KINDS = {
 }
 
 # Blocks of at most this many statements without nested blocks are written in braces.
-_INLINE_STATEMENTS = 4
+_MOST_INLINE_STATEMENTS = 4
 
 
 def short_dtype(dtype: str) -> str:
@@ -55,24 +60,24 @@ def kernel_text(kernel: Kernel) -> str:
     Returns:
         Lines as in the head of this module, ending in a newline.
     """
-    return remembered(kernel, _kernel_text)
+    return memoized(kernel, _kernel_text)
 
 
 def _kernel_text(kernel: Kernel) -> str:
-    operands = ", ".join(_operand(operand, kernel) for operand in kernel.operands)
+    operands = ", ".join(_operand_text(operand, kernel) for operand in kernel.operands)
     segmented = " segmented" if kernel.segmented else ""
     head = f"kernel {kernel.name}({operands}) kind={kernel.kind} index={kernel.index_bits}"
-    texts = [head + segmented]
+    lines = [head + segmented]
     if kernel.axes:
-        texts.append("  axes " + ", ".join(_axis(axis) for axis in kernel.axes))
+        lines.append("  axes " + ", ".join(_axis_text(axis) for axis in kernel.axes))
     writer = _Writer()
     for local in kernel.locals:
         sizes = ", ".join(f"{axis}:{size}" for axis, size in local.axes)
         rows = f" rows {local.rows}" if local.rows > 1 else ""
-        texts.append(f"  local {local.name}: {short_dtype(local.dtype)} [{sizes}]{rows}")
+        lines.append(f"  local {local.name}: {short_dtype(local.dtype)} [{sizes}]{rows}")
     for statement in kernel.body.body:
-        texts += ("  " + row for row in writer.statement(statement))
-    return "\n".join(texts) + "\n"
+        lines += ("  " + line for line in writer.statement(statement))
+    return "\n".join(lines) + "\n"
 
 
 def kernel_key(kernel: Kernel) -> str:
@@ -80,7 +85,7 @@ def kernel_key(kernel: Kernel) -> str:
     return hashlib.sha256(kernel_text(kernel).encode()).hexdigest()
 
 
-def _operand(operand: Operand, kernel: Kernel) -> str:
+def _operand_text(operand: Operand, kernel: Kernel) -> str:
     dtype = "" if operand.mode is Mode.INDEX else short_dtype(operand.dtype) + " "
     text = f"{operand.name}: {dtype}{operand.mode.value}"
     if not operand.strides:
@@ -89,28 +94,28 @@ def _operand(operand: Operand, kernel: Kernel) -> str:
     return f"{text} [{', '.join(f'{axis.name}:{stride.value}' for axis, stride in pairs)}]"
 
 
-def _axis(axis: nodes.Axis) -> str:
+def _axis_text(axis: nodes.Axis) -> str:
     exact = "" if axis.exact is None else f"={axis.exact}"
     return f"{axis.name} {axis.role.value}{exact}{' short' if axis.is_short else ''}"
 
 
 class _Writer:
-    """Writes statements and numbers values as they appear."""
+    """Writes statements and numbers values as they appear; one for each kernel."""
 
     def __init__(self) -> None:
-        self._numbers: dict[int, int] = {}
+        self._number_of: dict[int, int] = {}
 
     def statement(self, statement: nodes.Statement) -> list[str]:
         """The lines of one statement, without the indentation of its block."""
         if isinstance(statement, nodes.Store):
             suffix = self._access_suffix(statement)
-            return [f"store {statement.operand} {self._use(statement.value)}{suffix}"]
+            return [f"store {statement.operand} {self._use_text(statement.value)}{suffix}"]
         if isinstance(statement, nodes.For) and statement.axis is not None:
             padded = " padded" if statement.padded else ""
-            return [f"for {statement.axis}{padded}:", *self._indented(statement.body)]
+            return [f"for {statement.axis}{padded}:", *self._indented_lines(statement.body)]
         if isinstance(statement, nodes.Strip):
             head = f"strip {statement.axis} by {statement.size}:"
-            return [head, *self._indented(statement.body)]
+            return [head, *self._indented_lines(statement.body)]
         if isinstance(statement, nodes.Copy):
             return self._copy(statement)
         writers = {
@@ -127,39 +132,39 @@ class _Writer:
         # Uses come before definitions, so that the numbering follows the order of definition.
         match statement:
             case nodes.Const(out, value):
-                return f"{self._define((out,))}const {number_text(out.dtype, value)}"
+                return f"{self._definition_text((out,))}const {constant_text(out.dtype, value)}"
             case nodes.Load(out, operand):
                 suffix = self._access_suffix(statement)
-                return f"{self._define((out,))}load {operand}{suffix}"
+                return f"{self._definition_text((out,))}load {operand}{suffix}"
             case nodes.Apply(outs, fn, args):
-                used = self._uses(args)
-                return f"{self._define(outs)}{fn} {used}"
+                operands_text = self._uses_text(args)
+                return f"{self._definition_text(outs)}{fn} {operands_text}"
             case nodes.Select(out, predicate, on_true, on_false):
-                used = self._uses((predicate, on_true, on_false))
-                return f"{self._define((out,))}select {used}"
+                operands_text = self._uses_text((predicate, on_true, on_false))
+                return f"{self._definition_text((out,))}select {operands_text}"
             case nodes.Cast(out, arg):
-                used = self._use(arg)
-                return f"{self._define((out,))}cast {used}"
+                operands_text = self._use_text(arg)
+                return f"{self._definition_text((out,))}cast {operands_text}"
         raise TypeError(f"[kir] statement must be a node of kir.nodes; got {statement!r}.")
 
     def _reduce(self, statement: nodes.Reduce) -> list[str]:
-        init = self._uses(statement.init)
+        init = self._uses_text(statement.init)
         axes = " ".join((*statement.axes, *(["padded"] if statement.padded else [])))
-        head = f"{self._define(statement.outs)}reduce {axes} ({init})"
-        body = self._owned(head, statement.body)
-        name = simple_combine(statement.combine)
-        if name is not None:
-            return [*body[:-1], f"{body[-1]} combine {name}"]
-        params = self._params(statement.combine)
-        combine = self._owned(f" combine ({params})", statement.combine)
+        head = f"{self._definition_text(statement.outs)}reduce {axes} ({init})"
+        body = self._block_lines(head, statement.body)
+        function = simple_combine(statement.combine)
+        if function is not None:
+            return [*body[:-1], f"{body[-1]} combine {function}"]
+        params = self._params_text(statement.combine)
+        combine = self._block_lines(f" combine ({params})", statement.combine)
         return [*body[:-1], body[-1] + combine[0], *combine[1:]]
 
     def _for_count(self, statement: nodes.For) -> list[str]:
-        count = self._use(statement.count) if statement.count is not None else "?"
-        init = self._uses(statement.init)
+        count = self._use_text(statement.count) if statement.count is not None else "?"
+        init = self._uses_text(statement.init)
         count += " long" if statement.is_long else ""
-        head = f"{self._define(statement.outs)}for {count} ({init})"
-        return self._owned(f"{head} do ({self._params(statement.body)})", statement.body)
+        head = f"{self._definition_text(statement.outs)}for {count} ({init})"
+        return self._block_lines(f"{head} do ({self._params_text(statement.body)})", statement.body)
 
     def _copy(self, statement: nodes.Copy) -> list[str]:
         k = statement.component
@@ -167,67 +172,69 @@ class _Writer:
         head = f"copy {statement.target} {statement.source}{component}"
         if statement.count is None:
             return [head]
-        params = self._params(statement.row_offsets)
-        head = f"{head} rows {self._use(statement.count)} at ({params})"
-        return self._owned(head, statement.row_offsets)
+        params = self._params_text(statement.row_offsets)
+        head = f"{head} rows {self._use_text(statement.count)} at ({params})"
+        return self._block_lines(head, statement.row_offsets)
 
     def _while(self, statement: nodes.While) -> list[str]:
-        init = self._uses(statement.init)
-        head = f"{self._define(statement.outs)}while ({init})"
-        cond = self._owned(f"{head} cond ({self._params(statement.cond)})", statement.cond)
-        body = self._owned(f" do ({self._params(statement.body)})", statement.body)
+        init = self._uses_text(statement.init)
+        head = f"{self._definition_text(statement.outs)}while ({init})"
+        cond = self._block_lines(
+            f"{head} cond ({self._params_text(statement.cond)})", statement.cond
+        )
+        body = self._block_lines(f" do ({self._params_text(statement.body)})", statement.body)
         return [*cond[:-1], cond[-1] + body[0], *body[1:]]
 
     def _if(self, statement: nodes.If) -> list[str]:
-        predicate = self._use(statement.predicate)
-        head = f"{self._define(statement.outs)}if {predicate}"
-        then = self._owned(head, statement.then)
-        orelse = self._owned(" else", statement.orelse)
+        predicate = self._use_text(statement.predicate)
+        head = f"{self._definition_text(statement.outs)}if {predicate}"
+        then = self._block_lines(head, statement.then)
+        orelse = self._block_lines(" else", statement.orelse)
         return [*then[:-1], then[-1] + orelse[0], *orelse[1:]]
 
-    def _owned(self, head: str, block: Block) -> list[str]:
+    def _block_lines(self, head: str, block: Block) -> list[str]:
         """``head { ... }`` on one line where the block is small and flat, else on several."""
         owners = (nodes.Reduce, nodes.For, nodes.Strip, nodes.While, nodes.If)
-        flat = not any(isinstance(statement, owners) for statement in block.body)
-        body = self._indented(block)
-        if flat and len(block.body) <= _INLINE_STATEMENTS:
-            inline = "; ".join(row.strip() for row in body)
+        is_flat = not any(isinstance(statement, owners) for statement in block.body)
+        body = self._indented_lines(block)
+        if is_flat and len(block.body) <= _MOST_INLINE_STATEMENTS:
+            inline = "; ".join(line.strip() for line in body)
             return [f"{head} {{ {inline} }}" if inline else f"{head} {{ }}"]
         return [head + " {", *body, "}"]
 
-    def _indented(self, block: Block) -> list[str]:
-        rows = [row for statement in block.body for row in self.statement(statement)]
+    def _indented_lines(self, block: Block) -> list[str]:
+        lines = [line for statement in block.body for line in self.statement(statement)]
         if block.results:
-            rows.append(f"yield {self._uses(block.results)}")
-        return ["  " + row for row in rows]
+            lines.append(f"yield {self._uses_text(block.results)}")
+        return ["  " + line for line in lines]
 
     def _access_suffix(self, statement: nodes.Load | nodes.Store) -> str:
         text = "" if statement.component is None else (" real", " imaginary")[statement.component]
         if statement.offset is not None:
-            text += f" at {self._use(statement.offset)}"
+            text += f" at {self._use_text(statement.offset)}"
         if statement.where is not None:
-            text += f" where {self._use(statement.where)}"
+            text += f" where {self._use_text(statement.where)}"
         return text
 
-    def _params(self, block: Block) -> str:
-        return ", ".join(self._name(value) for value in block.params)
+    def _params_text(self, block: Block) -> str:
+        return ", ".join(self._typed_name(value) for value in block.params)
 
-    def _define(self, outs: Iterable[Value]) -> str:
-        names = ", ".join(self._name(value) for value in outs)
+    def _definition_text(self, outs: Iterable[Value]) -> str:
+        names = ", ".join(self._typed_name(value) for value in outs)
         return f"{names} = " if names else ""
 
-    def _name(self, value: Value) -> str:
-        number = self._numbers.setdefault(value.number, len(self._numbers))
+    def _typed_name(self, value: Value) -> str:
+        number = self._number_of.setdefault(value.number, len(self._number_of))
         return f"%{number}: {short_dtype(value.dtype)}"
 
-    def _use(self, value: Value) -> str:
-        return f"%{self._numbers.setdefault(value.number, len(self._numbers))}"
+    def _use_text(self, value: Value) -> str:
+        return f"%{self._number_of.setdefault(value.number, len(self._number_of))}"
 
-    def _uses(self, values: Iterable[Value]) -> str:
-        return " ".join(self._use(value) for value in values)
+    def _uses_text(self, values: Iterable[Value]) -> str:
+        return " ".join(self._use_text(value) for value in values)
 
 
-def number_text(dtype: str, value: bool | int | float) -> str:
+def constant_text(dtype: str, value: bool | int | float) -> str:
     """A constant in full: bool true or false, floats with the fewest digits that round-trip."""
     if dtype == "bool":
         return "true" if value else "false"

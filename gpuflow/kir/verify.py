@@ -1,4 +1,7 @@
-"""The rules of kernels. ``verify`` raises KernelError at the first that is broken."""
+"""The rules of kernels. ``verify`` raises KernelError at the first that is broken.
+
+Tests: tests/kir/test_kir_verify.py.
+"""
 
 from __future__ import annotations
 
@@ -9,9 +12,9 @@ from dataclasses import replace
 import numpy as np
 
 from gpuflow.kir import nodes
-from gpuflow.kir.in_place import overwritten_early
+from gpuflow.kir.in_place import overwrite_hazards
 from gpuflow.kir.nodes import Block, Kernel, Mode, Operand, Role, Stride, Value
-from gpuflow.kir.rules import CHECKS, Context, KernelError, State, require
+from gpuflow.kir.rules import CHECKS, BlockContext, KernelError, VerifierState, require
 from gpuflow.kir.scalar import COMPONENT_DTYPES, COMPUTE_DTYPES, compute_dtype, dtype_kind
 from gpuflow.kir.walk import owned_blocks, results_of, statements, uses_of
 
@@ -19,7 +22,7 @@ __all__ = ["KernelError", "verify", "verify_size_free"]
 
 
 def verify(kernel: Kernel) -> None:
-    """Check that ``kernel`` is well formed.
+    """Check that ``kernel`` is well formed; its records must have fields of the declared types.
 
     Args:
         kernel: any kernel.
@@ -28,13 +31,13 @@ def verify(kernel: Kernel) -> None:
         KernelError: names the kernel, the statement and the rule that it breaks.
     """
     _verify_header(kernel)
-    bare = not kernel.body.params and not kernel.body.results
-    require(bare, kernel, kernel.body, "the body must have no params and no results")
+    has_no_values = not kernel.body.params and not kernel.body.results
+    require(has_no_values, kernel, kernel.body, "the body must have no params and no results")
     operands = {operand.name: operand for operand in kernel.operands}
-    state = State(kernel, operands, locals={local.name: local for local in kernel.locals})
-    _verify_block(kernel.body, state, Context())
-    for early in overwritten_early(kernel, may_read_again=True):
-        require(False, kernel, early.access, early.rule)
+    state = VerifierState(kernel, operands, locals={local.name: local for local in kernel.locals})
+    _verify_block(kernel.body, state, BlockContext())
+    for hazard in overwrite_hazards(kernel, may_read_again=True):
+        require(False, kernel, hazard.access, hazard.rule)
 
 
 def verify_size_free(kernel: Kernel) -> None:
@@ -74,8 +77,8 @@ def _is_size_free(dtype: str, value: bool | int | float) -> bool:
         return False
     # A float32 reciprocal is an integer only up to its rounding, which hides large ones.
     inverse = 1 / value
-    whole = abs(inverse - round(inverse)) <= abs(inverse) * float(np.finfo(dtype).eps)
-    return not whole or abs(inverse) > 2**20
+    is_reciprocal = abs(inverse - round(inverse)) <= abs(inverse) * float(np.finfo(dtype).eps)
+    return not is_reciprocal or abs(inverse) > 2**20
 
 
 def _verify_header(kernel: Kernel) -> None:
@@ -87,13 +90,13 @@ def _verify_header(kernel: Kernel) -> None:
     require(kernel.index_bits in (32, 64), kernel, kernel, "index_bits must be 32 or 64")
     one_axis = len(kernel.axes) == 1 or not kernel.segmented
     require(one_axis, kernel, kernel, "a segmented kernel must have exactly one axis")
-    parallel = [axis.role is Role.PARALLEL for axis in kernel.axes]
+    are_parallel = [axis.role is Role.PARALLEL for axis in kernel.axes]
     # A column kernel's axes are in the order of memory: its rows come before its columns.
-    ordered = kernel.kind == "column" or parallel == sorted(parallel, reverse=True)
-    require(ordered, kernel, kernel, "PARALLEL axes must come before all others")
+    is_ordered = kernel.kind == "column" or are_parallel == sorted(are_parallel, reverse=True)
+    require(is_ordered, kernel, kernel, "PARALLEL axes must come before all others")
     for axis in kernel.axes:
-        sized = axis.exact is None or axis.exact > 0
-        require(sized, kernel, axis, "an exact extent must be positive")
+        is_positive = axis.exact is None or axis.exact > 0
+        require(is_positive, kernel, axis, "an exact extent must be positive")
     for operand in kernel.operands:
         _verify_operand(kernel, operand)
 
@@ -107,23 +110,25 @@ def _verify_operand(kernel: Kernel, operand: Operand) -> None:
         rule = "an INDEX operand must be int64"
         require(operand.dtype == "int64", kernel, operand, rule)
     if operand.mode is Mode.SCALAR:
-        still = all(stride is Stride.ZERO for stride in operand.strides)
-        require(still, kernel, operand, "a SCALAR operand must have no strides")
+        has_no_strides = all(stride is Stride.ZERO for stride in operand.strides)
+        require(has_no_strides, kernel, operand, "a SCALAR operand must have no strides")
         is_real = operand.dtype not in COMPONENT_DTYPES
         require(is_real, kernel, operand, "a SCALAR operand must be real")
         return
     rule = f"an operand must have one stride class for each of the {len(kernel.axes)} axes"
     require(len(operand.strides) == len(kernel.axes), kernel, operand, rule)
-    outer = operand.strides[: -1 if len(kernel.axes) < 2 or kernel.axes[-1].exact is None else -2]
+    outer_strides = operand.strides[
+        : -1 if len(kernel.axes) < 2 or kernel.axes[-1].exact is None else -2
+    ]
     rule = "UNIT must be on the innermost axis only, or on the one around an exact one"
-    require(Stride.UNIT not in outer, kernel, operand, rule)
+    require(Stride.UNIT not in outer_strides, kernel, operand, rule)
 
 
-def _verify_block(block: Block, state: State, context: Context) -> None:
+def _verify_block(block: Block, state: VerifierState, context: BlockContext) -> None:
     """Check a block; its definitions are visible to it and to the blocks in it."""
-    enclosing = dict(state.visible)
-    if context.closed:
-        state.visible.clear()
+    enclosing_visible = dict(state.dtype_of_visible)
+    if context.in_combine:
+        state.dtype_of_visible.clear()
     _define(block.params, state, block)
     for statement in block.body:
         rule = "a statement must be a node of kir.nodes"
@@ -134,46 +139,45 @@ def _verify_block(block: Block, state: State, context: Context) -> None:
             _verify_block(owned, state, inner)
         _define(results_of(statement), state, statement)
     _use(block.results, state, block)
-    state.visible.clear()
-    state.visible.update(enclosing)
+    state.dtype_of_visible.clear()
+    state.dtype_of_visible.update(enclosing_visible)
 
 
-def _define(values: Iterable[Value], state: State, where: object) -> None:
+def _define(values: Iterable[Value], state: VerifierState, node: object) -> None:
     for value in values:
         rule = f"%{value.number} must be defined once"
-        require(value.number not in state.defined, state.kernel, where, rule)
+        require(value.number not in state.defined_numbers, state.kernel, node, rule)
         rule = f"%{value.number} must have a compute dtype"
-        require(value.dtype in COMPUTE_DTYPES, state.kernel, where, rule)
-        state.defined.add(value.number)
-        state.visible[value.number] = value.dtype
+        require(value.dtype in COMPUTE_DTYPES, state.kernel, node, rule)
+        state.defined_numbers.add(value.number)
+        state.dtype_of_visible[value.number] = value.dtype
 
 
-def _use(values: Iterable[Value], state: State, where: object) -> None:
+def _use(values: Iterable[Value], state: VerifierState, node: object) -> None:
     for value in values:
         rule = f"%{value.number} must be defined before its use, in this block or around it"
-        require(value.number in state.visible, state.kernel, where, rule)
+        require(value.number in state.dtype_of_visible, state.kernel, node, rule)
         rule = f"%{value.number} must be used with the dtype of its definition"
-        require(state.visible[value.number] == value.dtype, state.kernel, where, rule)
+        require(state.dtype_of_visible[value.number] == value.dtype, state.kernel, node, rule)
 
 
 def _owned_contexts(
-    statement: nodes.Statement, state: State, context: Context
-) -> list[tuple[Block, Context]]:
+    statement: nodes.Statement, state: VerifierState, context: BlockContext
+) -> list[tuple[Block, BlockContext]]:
     """The blocks of a statement, each with its context."""
     inner = replace(context, parallel_only=False)
     match statement:
         case nodes.Reduce():
-            body = replace(inner, axes=context.axes + statement.axes, reducing=True)
-            return [(statement.body, body), (statement.combine, replace(inner, closed=True))]
+            body = replace(inner, open_axes=context.open_axes + statement.axes, in_reduction=True)
+            return [(statement.body, body), (statement.combine, replace(inner, in_combine=True))]
         case nodes.While():
-            return [(statement.cond, replace(inner, pure=True)), (statement.body, inner)]
+            return [(statement.cond, replace(inner, in_condition=True)), (statement.body, inner)]
         case nodes.For(axis=str() as axis):
             role = state.kernel.axes[state.axis_position(axis)].role
-            vector = context.vector + ((axis,) if role is Role.VECTOR else ())
+            vector = context.vector_axes + ((axis,) if role is Role.VECTOR else ())
             parallel = context.parallel_only and role is Role.PARALLEL
-            body = replace(
-                context, axes=(*context.axes, axis), vector=vector, parallel_only=parallel
-            )
+            body = replace(context, open_axes=(*context.open_axes, axis))
+            body = replace(body, vector_axes=vector, parallel_only=parallel)
             return [(statement.body, body)]
         case nodes.Strip(axis, size):
             body = replace(context, strips=(*context.strips, (axis, size)))

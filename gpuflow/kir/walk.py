@@ -1,4 +1,7 @@
-"""Properties of statements, for every traversal of a kernel."""
+"""Properties of statements, for every traversal of a kernel.
+
+Tests: tests/kir/test_kir_verify.py, tests/compiler/test_schedules.py.
+"""
 
 from __future__ import annotations
 
@@ -17,7 +20,7 @@ def statements(block: Block) -> Iterator[nodes.Statement]:
             yield from statements(owned)
 
 
-def is_whole(access: nodes.Load | nodes.Store) -> bool:
+def is_plain_access(access: nodes.Load | nodes.Store) -> bool:
     """Whether an access is of whole elements, at the current point, and unconditional."""
     return access.offset is None and access.where is None and access.component is None
 
@@ -39,14 +42,17 @@ def owned_blocks(statement: nodes.Statement) -> tuple[Block, ...]:
 
 
 def is_long(statement: nodes.Statement) -> bool:
-    """Whether a statement is a loop of the program, with any number of iterations."""
+    """Whether a statement is a loop of the user's program, with any number of iterations.
+
+    Kernels that can be interrupted poll in such loops.
+    """
     if isinstance(statement, nodes.For):
         return statement.is_long
     return isinstance(statement, nodes.While)
 
 
 def has_long_loops(kernel: nodes.Kernel) -> bool:
-    """Whether a kernel holds such a loop."""
+    """Whether a kernel holds a loop for which ``is_long`` is true."""
     return any(map(is_long, statements(kernel.body)))
 
 
@@ -83,18 +89,18 @@ def uses_of(statement: nodes.Statement) -> tuple[Value, ...]:
     return statement.init
 
 
-def all_uses(statement: nodes.Statement) -> set[int]:
-    """The ids of all values that a statement and the blocks in it use."""
-    numbers = {value.number for value in uses_of(statement)}
+def value_numbers_used(statement: nodes.Statement) -> set[int]:
+    """The numbers of all values that a statement and the blocks in it use."""
+    value_numbers = {value.number for value in uses_of(statement)}
     for block in owned_blocks(statement):
-        numbers |= {value.number for value in block.results}
+        value_numbers |= {value.number for value in block.results}
         for inner in block.body:
-            numbers |= all_uses(inner)
-    return numbers
+            value_numbers |= value_numbers_used(inner)
+    return value_numbers
 
 
-def unused_number(block: Block) -> int:
-    """An id above those of all values in a block."""
+def next_value_number(block: Block) -> int:
+    """A value number above those of all values in a block."""
     largest = -1
     for statement in statements(block):
         for value in results_of(statement):
@@ -105,38 +111,47 @@ def unused_number(block: Block) -> int:
     return largest + 1
 
 
-def needed(items: Sequence[nodes.Statement]) -> tuple[nodes.Statement, ...]:
-    """The stores and loops over axes among statements, and their dependences."""
-    used: set[int] = set()
-    live = []
+def live_statements(items: Sequence[nodes.Statement]) -> tuple[nodes.Statement, ...]:
+    """The statements with effects among flat ones, and those that they depend on, in order.
+
+    Every Store, For, Strip and Copy counts as an effect. A While or If is live only if a result of
+    it is used: one that only stores would be dropped.
+    """
+    used_numbers: set[int] = set()
+    live_reversed = []
     for statement in reversed(items):
-        is_read = any(value.number in used for value in results_of(statement))
+        is_read = any(value.number in used_numbers for value in results_of(statement))
         if is_read or isinstance(statement, nodes.Store | nodes.For | nodes.Strip | nodes.Copy):
-            live.append(statement)
-            used |= all_uses(statement)
-    return tuple(reversed(live))
+            live_reversed.append(statement)
+            used_numbers |= value_numbers_used(statement)
+    return tuple(reversed(live_reversed))
 
 
-def pruned(block: Block) -> Block:
-    """A block without unneeded statements, in its branches and loops too."""
-    used = {value.number for value in block.results}
-    live: list[nodes.Statement] = []
+def without_dead_code(block: Block) -> Block:
+    """A block without statements that neither write memory nor lead to its results.
+
+    Bodies of loops over axes, and branches, are cleaned too; other blocks stay as they are.
+    """
+    used_numbers = {value.number for value in block.results}
+    live_reversed: list[nodes.Statement] = []
     for statement in reversed(block.body):
-        is_read = any(value.number in used for value in results_of(statement))
+        is_read = any(value.number in used_numbers for value in results_of(statement))
         if not is_read and not _writes(statement):
             continue
         match statement:
             case nodes.For(axis=str()):
-                statement = replace(statement, body=pruned(statement.body))
+                statement = replace(statement, body=without_dead_code(statement.body))
             case nodes.If():
-                then, orelse = pruned(statement.then), pruned(statement.orelse)
+                then = without_dead_code(statement.then)
+                orelse = without_dead_code(statement.orelse)
                 statement = replace(statement, then=then, orelse=orelse)
-        live.append(statement)
-        used |= all_uses(statement)
-    return replace(block, body=tuple(reversed(live)))
+        live_reversed.append(statement)
+        used_numbers |= value_numbers_used(statement)
+    return replace(block, body=tuple(reversed(live_reversed)))
 
 
 def _writes(statement: nodes.Statement) -> bool:
+    """Whether a statement, or one in its blocks, writes to memory or a local array."""
     if isinstance(statement, nodes.Store | nodes.Copy):
         return True
     return any(_writes(inner) for block in owned_blocks(statement) for inner in block.body)

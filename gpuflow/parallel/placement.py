@@ -13,7 +13,7 @@ from gpuflow.base.dtypes import canonicalize
 from gpuflow.base.errors import check
 from gpuflow.base.foreign import brief
 from gpuflow.base.util import safe_zip
-from gpuflow.compiler.shardings import settled
+from gpuflow.compiler.shardings import resolve_unconstrained
 from gpuflow.core.argument_kinds import explained
 from gpuflow.core.aval import MemorySpace, aval_of
 from gpuflow.core.formats import Format
@@ -52,7 +52,7 @@ def put(x: Any, where: Device | Sharding | None) -> Any:
         where.shard_shape(x.aval.shape)
         return sharding_constraint(x, where)
     aval = aval_of(x)
-    where = settled(where, x.sharding if isinstance(x, Array) else None, aval.ndim)
+    where = resolve_unconstrained(where, x.sharding if isinstance(x, Array) else None, aval.ndim)
     where.shard_shape(aval.shape)
     if type(x) is DistributedArray or not is_in_one_memory(where):
         return _unaliased(programs.reshard(x, where), x)

@@ -18,7 +18,7 @@ import numpy as np
 from gpuflow.base import dtypes
 from gpuflow.base.caches import register_table
 from gpuflow.base.config import Settings, config
-from gpuflow.compiler.shardings import settled
+from gpuflow.compiler.shardings import resolve_unconstrained
 from gpuflow.core.aval import ShapedArray, aval_of
 from gpuflow.core.primitive import Primitive
 from gpuflow.core.sharding import Sharding
@@ -211,7 +211,7 @@ def _on_device(arrays: list[Any], source: Device, target: Device) -> tuple[Devic
 def _in_sharding(primitive: Primitive, value: Any, sharding: Sharding) -> Array:
     """Reshard an array; elements are copied only if they change memories."""
     current = value.sharding if isinstance(value, Array) else None
-    sharding = settled(sharding, current, aval_of(value).ndim)
+    sharding = resolve_unconstrained(sharding, current, aval_of(value).ndim)
     if not is_in_one_memory(sharding):
         return programs.reshard(value, sharding)
     device = sharding._devices[0].committed

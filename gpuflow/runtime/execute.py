@@ -203,8 +203,11 @@ class Executable:
         if platform is None:
             compiled = self.compiled()
             if stage == "plan":
-                sources_of, maker_of = compiled.program.sources_of, compiled.target.maker_of
-                return explain.explain_plan(compiled.plan, name, sources_of, maker_of)
+                sources_of, describe_provider = (
+                    compiled.program.sources_of,
+                    compiled.target.describe_provider,
+                )
+                return explain.explain_plan(compiled.plan, name, sources_of, describe_provider)
             if stage == "driver":
                 return compiled.program.driver_text()
             return explain_stages.explain_stage(stage, self.jaxpr, compiled.plan, compiled.target)
@@ -225,7 +228,7 @@ class Executable:
         plan = self.compiled().plan
         return {
             "flops": float(sum(plans.flops_of(step) for step in plan.steps)),
-            "bytes accessed": float(sum(plans.bytes_of(plan, step) for step in plan.steps)),
+            "bytes accessed": float(sum(plans.traffic_bytes(plan, step) for step in plan.steps)),
         }
 
 

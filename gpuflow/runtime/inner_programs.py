@@ -29,7 +29,7 @@ def runner(
     aliased: Sequence[bool],
     spare: Arrays,
     driver: Driver,
-    ahead: bool,
+    is_speculative: bool,
 ) -> Runner:
     """The function ``(outs, operands)`` that runs a loop or branch.
 
@@ -40,7 +40,7 @@ def runner(
         aliased: for each output whether it is an operand that is updated in place.
         spare: the second array of each double-buffered carry.
         driver: the device's driver.
-        ahead: whether the body may run one iteration too many, see ``Inner``.
+        ahead: whether the body may run one iteration too many, see ``InnerProgram``.
     """
     rule = eqn.primitive.lower
     if rule.branches is not None:
@@ -48,7 +48,7 @@ def runner(
     form = rule.form(eqn.params)
     if isinstance(form, ScanForm):
         return _scan_runner(form, bodies[0], values[0], aliased[: form.num_carry], spare, driver)
-    make = _ahead_runner if ahead else _while_runner
+    make = _speculative_runner if is_speculative else _while_runner
     return make(form, bodies, values, aliased, spare, driver)
 
 
@@ -145,7 +145,7 @@ def _while_runner(
     return run
 
 
-def _ahead_runner(
+def _speculative_runner(
     form: WhileForm,
     bodies: Sequence[Body],
     values: Sequence[Arrays],

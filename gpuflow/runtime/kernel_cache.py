@@ -25,7 +25,7 @@ def kernel_cache() -> disk.KernelCache:
 
 def _forget_locks() -> None:
     if kernel_cache.cache_info().currsize:
-        kernel_cache().forget_locks()
+        kernel_cache().reset_locks_after_fork()
 
 
 if hasattr(os, "register_at_fork"):

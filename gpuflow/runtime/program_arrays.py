@@ -11,12 +11,12 @@ import numpy as np
 from gpuflow.compiler.lowering.lower import NO_BUFFER
 from gpuflow.compiler.planning.plan import (
     CallStep,
-    Operand,
     Plan,
     ProgramStep,
-    aliasing_outputs,
-    alternating,
+    StepOperand,
     argument_positions,
+    double_buffered_carries,
+    output_alias_flags,
     workspace_layout,
 )
 from gpuflow.core.aval import ShapedArray, aval_of, storage_dtype
@@ -96,7 +96,7 @@ class NamedArrays:
     def _in_arena(self, offset: int, aval: ShapedArray) -> Any:
         return self.memory.array(offset, aval.shape, storage_dtype(aval.dtype))
 
-    def operand(self, operand: Operand) -> str:
+    def operand(self, operand: StepOperand) -> str:
         """The text of a library operand: an array, a strided view of one, or a literal."""
         if operand.buffer == NO_BUFFER:
             value = np.asarray(operand.value, storage_dtype(operand.aval.dtype))
@@ -130,8 +130,8 @@ class NamedArrays:
         arena, offsets = workspace_layout(step, self.plan.offsets[step.workspace])
         memory = self.memory.section(*arena)
         bodies = [self.body(inner.plan, memory) for inner in step.programs]
-        aliased = aliasing_outputs(step.eqn, step.programs)
-        moving = [step.eqn.outputs[k] for k in alternating(step.eqn, step.programs)]
+        aliased = output_alias_flags(step.eqn, step.programs)
+        moving = [step.eqn.outputs[k] for k in double_buffered_carries(step.eqn, step.programs)]
         spare = [
             self._in_arena(offset, var.aval) for offset, var in zip(offsets, moving, strict=True)
         ]
@@ -139,8 +139,10 @@ class NamedArrays:
             [self.driver.from_host(as_numpy(value, aval_of(value))) for value in inner.values]
             for inner in step.programs
         ]
-        ahead = step.programs[-1].ahead
-        program_runner = runner(step.eqn, bodies, values, aliased, spare, self.driver, ahead)
+        is_speculative = step.programs[-1].is_speculative
+        program_runner = runner(
+            step.eqn, bodies, values, aliased, spare, self.driver, is_speculative
+        )
         run = self.text.constant("run", program_runner)
         operands = ", ".join(self.operand(operand) for operand in step.operands)
         outs = ", ".join(self.array(buffer) for buffer in step.outputs)

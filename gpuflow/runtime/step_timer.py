@@ -17,8 +17,8 @@ from gpuflow.compiler.planning.plan import (
     KernelStep,
     Plan,
     Step,
-    bytes_of,
     flops_of,
+    traffic_bytes,
 )
 from gpuflow.core.jaxpr import Eqn
 from gpuflow.runtime.program_text import DriverText
@@ -89,7 +89,7 @@ def details_of(plan: Plan, step: Step) -> dict[str, Any]:
     elif not isinstance(step, CopyStep):
         eqns = (step.eqn,)
     sources = list(dict.fromkeys(str(eqn.source) for eqn in eqns if eqn.source))
-    details: dict[str, Any] = {"bytes": bytes_of(plan, step), "flops": flops_of(step)}
+    details: dict[str, Any] = {"bytes": traffic_bytes(plan, step), "flops": flops_of(step)}
     if eqns:
         details["ops"] = " ".join(eqn.primitive.name for eqn in eqns)
     if sources:

@@ -1,9 +1,11 @@
 """Code generation from KernelIR: the visitor that all targets share.
 
 ``KernelWalk`` visits the statements of a kernel in order. It computes addresses as sums over the
-enclosing loops, and assigns loop carries, branch results and reductions. An emitter is a subclass
-with its own expression type ``E``: text for CUDA (``printer``), records for the CPU. It overrides
-these hooks, which are the last methods of ``KernelWalk``:
+enclosing loops, and assigns loop carries, branch results and reductions. Kernels must be ones that
+``kir.verify`` accepts. In all methods, ``s`` is a statement.
+
+An emitter is a subclass with its own expression type ``E``: text for CUDA (``printer``), records
+for the CPU. It overrides these hooks, which are the last methods of ``KernelWalk``:
 
     name, constant, target   expressions of a variable and of a constant; the variable of a value
     set, set_all             the assignment of one variable, or of all results of a function
@@ -12,7 +14,7 @@ these hooks, which are the last methods of ``KernelWalk``:
     axis_loop, count_loop    loops over an axis, and of a number of iterations
     after_iteration          code after an iteration of a loop with a condition
     reduce                   a Reduce statement
-    within                   the index of an element, or of one component of a complex number
+    element_index            the index of an element, or of one component of a complex number
     load, store, load_where  one element of an operand
     load_local, store_local  one element of a local array
     strip, copy              a Strip statement, and a Copy statement
@@ -20,6 +22,8 @@ these hooks, which are the last methods of ``KernelWalk``:
     converted, function      a conversion; a scalar function that has no operator
     select, cast             expressions of a Select and a Cast
     index_sum, index_product address arithmetic at ``kernel.index_bits``
+
+Tests: tests/targets/cpu/test_cpu_kernels.py, tests/targets/cuda/test_cuda_kernels.py.
 """
 
 from __future__ import annotations
@@ -54,8 +58,8 @@ from gpuflow.kir.nodes import (
     Value,
     While,
 )
-from gpuflow.kir.rewrite import LOOP_VALUES, as_loops
-from gpuflow.kir.walk import statements, unused_number
+from gpuflow.kir.rewrite import COPY_LOOP_VALUES, copy_loops
+from gpuflow.kir.walk import next_value_number, statements
 
 E = TypeVar("E")
 FLOATS = ("float32", "float64")
@@ -103,16 +107,16 @@ class Names:
     """Names of the local variables that hold a kernel's arguments.
 
     Args:
-        taken: Names that generated code already uses: those of the axes.
+        reserved: names that generated code already uses: those of the axes.
     """
 
-    def __init__(self, taken: Iterable[str] = ()) -> None:
-        self._reserved = frozenset(taken)
+    def __init__(self, reserved: Iterable[str] = ()) -> None:
+        self._reserved = frozenset(reserved)
 
     def operand(self, operand: str) -> str:
         """The name of a pointer, of an INDEX operand's base, or of a scalar."""
-        taken = operand in self._reserved or keyword.iskeyword(operand)
-        return operand + "_" if taken or _RESERVED.fullmatch(operand) else operand
+        is_reserved = operand in self._reserved or keyword.iskeyword(operand)
+        return operand + "_" if is_reserved or _RESERVED.fullmatch(operand) else operand
 
     def extent(self, axis: Axis) -> str:
         """The name of an axis's extent, or its literal if the extent is exact."""
@@ -131,8 +135,8 @@ class KernelWalk(Generic[E]):
         axes, operands, locals: the kernel's declarations by name.
         values: expressions that replace a value's own variable, by value number.
         offsets: per operand, the address sum over the loops that enclose the current statement.
-        split_axis: the first PARALLEL axis, which a launch divides among threads; without one,
-            ``zero``.
+        distributed_axis: name of the first PARALLEL axis, which a launch divides among threads;
+            None: there is none.
     """
 
     def __init__(self, kernel: Kernel) -> None:
@@ -142,14 +146,16 @@ class KernelWalk(Generic[E]):
         self.operands: dict[str, Operand] = {o.name: o for o in kernel.operands}
         self.locals: dict[str, Local] = {local.name: local for local in kernel.locals}
         self.values: dict[int, E] = {}
-        self._free = unused_number(kernel.body)  # next unused value number, for new values
+        self._next_value_number = next_value_number(
+            kernel.body
+        )  # next unused value number, for new values
         self._indices: set[int] = set()  # numbers of values that INDEX operands loaded
         self.offsets: dict[str, E] = {
             o.name: self.name(self.names.operand(o.name)) if o.mode is Mode.INDEX else self.zero
             for o in kernel.operands
         }
         parallel = [axis.name for axis in kernel.axes if axis.role is Role.PARALLEL]
-        self.split_axis = parallel[0] if parallel else self.zero
+        self.distributed_axis = parallel[0] if parallel else None
 
     # Values
 
@@ -226,10 +232,10 @@ class KernelWalk(Generic[E]):
             return
         where = self.value(s.where)
         if operand.mode not in (Mode.SCALAR, Mode.INDEX):
-            element = self.within(self._address(operand, s.offset), s.component)
-            guarded = self.load_where(operand, element, where, s.out.dtype)
-            if guarded is not None:
-                self.set(out, guarded)
+            element = self.element_index(self._address(operand, s.offset), s.component)
+            masked_load = self.load_where(operand, element, where, s.out.dtype)
+            if masked_load is not None:
+                self.set(out, masked_load)
                 return
         # A branch and not a select: if the mask is false, the address may be out of bounds.
         with self.when(where):
@@ -243,22 +249,22 @@ class KernelWalk(Generic[E]):
         if operand.mode is Mode.INDEX:
             address = self._address(operand, offset)
             return address if self.kernel.index_bits == 64 else self.converted(address, "int64")
-        return self.load(operand, self.within(self._address(operand, offset), component))
+        return self.load(operand, self.element_index(self._address(operand, offset), component))
 
     def _address(self, operand: Operand, offset: Value | None) -> E:
         """The index of an element. An explicit offset is an int64, so the sum is one too."""
         base = self.offsets[operand.name]
         if offset is None:
             return base
-        extra = self.value(offset)
-        return extra if base == self.zero else self.operation("+", base, extra)
+        offset_value = self.value(offset)
+        return offset_value if base == self.zero else self.operation("+", base, offset_value)
 
     def _store(self, s: Store) -> None:
         if s.operand in self.locals:
             self.store_local(self.locals[s.operand], s.offset, self.value(s.value))
             return
         operand = self.operands[s.operand]
-        element = self.within(self._address(operand, s.offset), s.component)
+        element = self.element_index(self._address(operand, s.offset), s.component)
         if s.where is None:
             self.store(operand, element, self.value(s.value))
             return
@@ -274,19 +280,19 @@ class KernelWalk(Generic[E]):
         if fn in COMPARISONS:
             return self.operation(COMPARISONS[fn], *arguments)
         if fn in ARITHMETIC:
-            return self._typed(self.operation(ARITHMETIC[fn], *arguments), dtype)
+            return self._to_dtype(self.operation(ARITHMETIC[fn], *arguments), dtype)
         if fn == "div" and dtype in FLOATS:
             return self.operation("/", *arguments)
         if fn == "neg":
-            return self._typed(self.prefix("-", *arguments), dtype)
+            return self._to_dtype(self.prefix("-", *arguments), dtype)
         if fn == "not":
-            return self._typed(self.prefix("not" if dtype == "bool" else "~", *arguments), dtype)
+            return self._to_dtype(self.prefix("not" if dtype == "bool" else "~", *arguments), dtype)
         return self.function(fn, arguments, dtype)
 
-    def _typed(self, arithmetic: E, dtype: str) -> E:
+    def _to_dtype(self, expression: E, dtype: str) -> E:
         """Convert an integer result back to ``dtype``: in Numba integers widen to 64 bits."""
-        is_exact = dtype in FLOATS or dtype == "bool"
-        return arithmetic if is_exact else self.converted(arithmetic, dtype)
+        keeps_dtype = dtype in FLOATS or dtype == "bool"
+        return expression if keeps_dtype else self.converted(expression, dtype)
 
     def _select(self, s: Select) -> None:
         selected = self.select(
@@ -323,8 +329,8 @@ class KernelWalk(Generic[E]):
 
         The old offsets are restored on exit.
         """
-        saved = self.offsets
-        self.offsets = dict(saved)
+        outer_offsets = self.offsets
+        self.offsets = dict(outer_offsets)
         position = self.kernel.axes.index(axis)
         for name in operands_in(body):
             if name in self.locals:
@@ -333,7 +339,7 @@ class KernelWalk(Generic[E]):
             if position < len(operand.strides):
                 self._advance(operand, operand.strides[position], axis)
         yield
-        self.offsets = saved
+        self.offsets = outer_offsets
 
     def _advance(self, operand: Operand, stride: Stride, axis: Axis) -> None:
         if stride is Stride.ZERO:
@@ -354,16 +360,22 @@ class KernelWalk(Generic[E]):
     def loops_of(self, s: Copy) -> For:
         """Return a Copy as a loop nest."""
         local = self.locals[s.source if s.source in self.locals else s.target]
-        self._free += LOOP_VALUES
-        return as_loops(s, local, self._free - LOOP_VALUES)
+        self._next_value_number += COPY_LOOP_VALUES
+        return copy_loops(s, local, self._next_value_number - COPY_LOOP_VALUES)
 
     def combine(self, s: Reduce, running: Sequence[str], new: Sequence[E]) -> None:
-        """Emit ``running = combine(running, new)``, where all operands are variables."""
+        """Emit ``running = combine(running, new)``.
+
+        Args:
+            s: the reduction.
+            running: names of the variables of the partial results.
+            new: the values to combine, as variables or constants.
+        """
         self.bind(s.combine.params, [*map(self.name, running), *new])
         self.block(s.combine)
         self.assign(running, [self.value(v) for v in s.combine.results])
 
-    def serial_reduce(self, s: Reduce) -> None:
+    def sequential_reduce(self, s: Reduce) -> None:
         """Emit a Reduce as a sequential loop nest of one worker."""
         self.carry(s.outs, s.init)
         outs = [self.target(o) for o in s.outs]
@@ -460,9 +472,9 @@ class KernelWalk(Generic[E]):
 
     def reduce(self, s: Reduce) -> None:
         """Emit a Reduce; afterwards every worker that takes part must have the results."""
-        self.serial_reduce(s)
+        self.sequential_reduce(s)
 
-    def within(self, address: E, component: int | None) -> E:
+    def element_index(self, address: E, component: int | None) -> E:
         """The index of an element, or of its real or imaginary component, in values of the
         compute dtype.
         """

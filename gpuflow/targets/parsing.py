@@ -1,4 +1,7 @@
-"""Python's parser, safe for concurrent threads."""
+"""Python's parser, safe for concurrent threads.
+
+Tests: tests/targets/test_parsing.py.
+"""
 
 from __future__ import annotations
 

@@ -1,6 +1,8 @@
 """Registration of the platforms ``cuda``, ``cpu`` and ``cuda_sim``.
 
 The module of a platform's driver is imported at its first use.
+
+Tests: tests/targets/cuda/test_cuda_device.py, tests/targets/cuda/test_gpu_trouble.py.
 """
 
 from __future__ import annotations
@@ -31,8 +33,8 @@ else:
 GPU_SIGNS = ("/dev/nvidia0", "/dev/nvidiactl", "/dev/dxg", "/proc/driver/nvidia/version")
 
 
-def _cpu(number: int) -> Driver:
-    del number  # virtual devices share everything
+def _cpu(device_index: int) -> Driver:
+    del device_index  # virtual devices share everything
     return host_driver.cpu_driver()
 
 
@@ -44,8 +46,8 @@ def _cpu_target() -> Target:
     return host_driver.cpu_driver().target
 
 
-def _cuda_sim(number: int) -> Driver:
-    return simulated_driver.sim_driver(number)
+def _cuda_sim(device_index: int) -> Driver:
+    return simulated_driver.sim_driver(device_index)
 
 
 def _cuda_target() -> Target:
@@ -53,6 +55,7 @@ def _cuda_target() -> Target:
 
 
 def _cuda_count() -> int:
+    """The number of CUDA devices; raises RuntimeError with a fix if there is no usable GPU."""
     try:
         return on_cupy.device_count()
     except RuntimeError:
@@ -65,8 +68,8 @@ def _cuda_count() -> int:
     )
 
 
-def _cuda(number: int) -> Driver:
-    return on_cupy.cuda_driver(number)
+def _cuda(device_index: int) -> Driver:
+    return on_cupy.cuda_driver(device_index)
 
 
 def seems_to_have_gpu() -> bool:
@@ -95,7 +98,10 @@ def _has_cuda() -> bool:
 
 
 def register_platforms() -> None:
-    """Register the devices of all platforms; the first that is available is the default."""
+    """Register the devices of all platforms; the first that is available is the default.
+
+    Called once, when gpuflow is imported. It imports no driver.
+    """
     register_platform(Platform("cuda", _cuda_count, _cuda, _has_cuda, target=_cuda_target))
     register_platform(Platform("cpu", _cpu_count, _cpu, lambda: True, True, _cpu_target))
     register_platform(Platform("cuda_sim", lambda: config.environment.sim_devices, _cuda_sim))

@@ -7,6 +7,8 @@ An emitter is a subclass of ``KernelPrinter``. It overrides hooks of ``KernelWal
     signature       the ``def`` line
     unpack          lines that give every argument its local name (see ``Names``)
     entry           the function's body; calls ``block(kernel.body)`` wherever the body belongs
+
+Tests: tests/targets/cuda/test_cuda_schedule.py.
 """
 
 from __future__ import annotations
@@ -40,8 +42,9 @@ def constant(value: bool | int | float, dtype: str) -> str:
     """A Python expression for ``value`` that Numba types exactly as ``dtype``.
 
     Args:
-        value: A Python number, also inf, nan and -0.0.
-        dtype: A compute dtype.
+        value: a Python number, also inf, nan and -0.0. For integers, it must be in the range of
+            ``dtype``.
+        dtype: a compute dtype.
 
     Returns:
         The expression's text.
@@ -61,7 +64,12 @@ def constant(value: bool | int | float, dtype: str) -> str:
 
 
 class IndentedText:
-    """Python text under construction, and the indentation of its next line."""
+    """Python text under construction, and the indentation of its next line.
+
+    Attributes:
+        lines: the lines so far.
+        depth: indentation of the next line, in levels of four spaces.
+    """
 
     lines: list[str]
     depth: int
@@ -75,9 +83,9 @@ class IndentedText:
         """Append a line that ends in a colon; lines emitted inside are its suite."""
         self.emit(head)
         self.depth += 1
-        before = len(self.lines)
+        line_count = len(self.lines)
         yield
-        if len(self.lines) == before:
+        if len(self.lines) == line_count:
             self.emit("pass")
         self.depth -= 1
 
@@ -146,7 +154,7 @@ class KernelPrinter(IndentedText, KernelWalk[str]):
         with self.indented(f"for {counter} in range({count}):"):
             self.iteration(s)
 
-    def within(self, address: str, component: int | None) -> str:
+    def element_index(self, address: str, component: int | None) -> str:
         if component is None:
             return address
         real = address if address == "0" else f"({address}) * 2"

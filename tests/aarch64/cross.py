@@ -70,7 +70,7 @@ def pretend(libraries: Path) -> None:
     llvm.initialize_all_targets()
     llvm.initialize_all_asmprinters()
     machine_code.host_machine = machine
-    host._ask = lambda: host.HostProcessor(PROCESSOR, "", ("neon", "fp-armv8"))
+    host._query_llvm = lambda: host.HostProcessor(PROCESSOR, "", ("neon", "fp-armv8"))
     libm._library = library
     libm._process = lambda: library("libc.so.6")
     libm._address = lambda table, symbol: 1 if table and symbol in table else None
@@ -85,17 +85,17 @@ def sources(folder: Path, each: int) -> Iterator[tuple[LoopSource, Path]]:
             yield parsed_source(path.with_suffix(".py").read_text(), entry), path
 
 
-def native_modules() -> Iterator[object_code.Module]:
+def native_modules() -> Iterator[object_code.NativeModule]:
     """All of the native runtime."""
     yield object_code.core_module()
     for name in object_code._ON_DEMAND:
-        yield object_code.module_with(f"gf_{name}")
-    for letter in object_code._PRODUCTS:
+        yield object_code.module_defining(f"gf_{name}")
+    for letter in object_code._BLAS_SCALARS:
         yield object_code.product_module(letter)
         yield object_code.vector_product_module(letter)
     for count in ("1", "2", "4", "8", "16"):
         yield object_code.strided_module(count)
-    for letter in object_code._CONVOLUTIONS:
+    for letter in object_code._CONVOLUTION_TYPES:
         yield object_code.convolution_module(letter)
 
 
@@ -143,7 +143,7 @@ def main() -> int:
                 missing[symbol] += 1
 
     for module in native_modules():
-        built = machine_code.compiled(module.text, module.level)
+        built = machine_code.compile_ir(module.text, module.level)
         seen["native modules"] += 1
         look(str(module.symbols), built.code, set(module.imports))
     kernels = sources(arguments.kernels, arguments.each) if arguments.kernels else ()

@@ -14,7 +14,7 @@ from gpuflow.cli import bench, doctor
 from gpuflow.cli import main as command_line
 from gpuflow.cli.main import build_parser, main
 from gpuflow.cli.problems import CommandError, require
-from gpuflow.compiler.cache.kernel_cache import Entry, KernelCache
+from gpuflow.compiler.cache.kernel_cache import CacheEntry, KernelCache
 from gpuflow.targets.cuda.codegen import toolchain
 from gpuflow.version import __version__
 
@@ -217,7 +217,7 @@ def test_doctor_fails_where_a_required_package_is_missing(monkeypatch, capsys):
 
 def test_doctor_on_the_cache_folder(tmp_path, monkeypatch):
     assert dict(doctor.cache(tmp_path / "new" / "er"))["cache"] == "empty"
-    KernelCache(tmp_path).get("ab" * 32, lambda: Entry(bytes(60_000), "o", "source", "entry"))
+    KernelCache(tmp_path).get("ab" * 32, lambda: CacheEntry(bytes(60_000), "o", "source", "entry"))
     (tmp_path / "notes.txt").write_bytes(bytes(100_000))  # not the cache's
     assert dict(doctor.cache(tmp_path))["cache"] == "3 files, 0.1 MB"
     monkeypatch.setattr("os.access", lambda path, mode: False)

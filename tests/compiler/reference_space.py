@@ -7,14 +7,14 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from gpuflow.compiler.fusion.kinds import MOST_NUMBERS, MOST_OPERANDS
+from gpuflow.compiler.fusion.legality import MOST_OPERANDS, MOST_SCALAR_OPERANDS
 from gpuflow.compiler.fusion.regions import MOST_IN_LOOPS, MOST_MEMBERS
 from gpuflow.compiler.fusion.space import (
-    Key,
-    Kind,
+    DimKey,
+    FusionProgram,
+    IterationSpace,
+    KernelKind,
     NotOneKernelError,
-    Program,
-    Space,
 )
 from gpuflow.core.jaxpr import Eqn, Literal, Var
 from gpuflow.core.lowering import Elementwise, Indexed, Update
@@ -24,22 +24,22 @@ class _Unifier:
     """Union-find on keys, with the equations that have a dimension in each class."""
 
     def __init__(self) -> None:
-        self.parent: dict[Key, Key] = {}
-        self.eqns: dict[Key, set[int]] = {}
-        self.size: dict[Key, int] = {}
+        self.parent: dict[DimKey, DimKey] = {}
+        self.eqns: dict[DimKey, set[int]] = {}
+        self.size: dict[DimKey, int] = {}
 
-    def add(self, key: Key, size: int) -> None:
+    def add(self, key: DimKey, size: int) -> None:
         self.parent[key] = key
         self.eqns[key] = {key[0]}
         self.size[key] = size
 
-    def find(self, key: Key) -> Key:
+    def find(self, key: DimKey) -> DimKey:
         while self.parent[key] != key:
             self.parent[key] = self.parent[self.parent[key]]
             key = self.parent[key]
         return key
 
-    def union(self, first: Key, second: Key) -> bool:
+    def union(self, first: DimKey, second: DimKey) -> bool:
         """Unify two classes; False if an equation would have one axis twice."""
         a, b = self.find(first), self.find(second)
         if a == b:
@@ -53,7 +53,7 @@ class _Unifier:
         return True
 
 
-def analyse(program: Program, members: Sequence[int]) -> Space | None:
+def analyse(program: FusionProgram, members: Sequence[int]) -> IterationSpace | None:
     """The space of a group of equations, or None if no single kernel can compute it."""
     try:
         return space_of(program, members)
@@ -62,8 +62,8 @@ def analyse(program: Program, members: Sequence[int]) -> Space | None:
 
 
 def space_of(
-    program: Program, members: Sequence[int], unstored: frozenset[int] = frozenset()
-) -> Space:
+    program: FusionProgram, members: Sequence[int], unstored: frozenset[int] = frozenset()
+) -> IterationSpace:
     """The space of a group of equations.
 
     Args:
@@ -89,12 +89,12 @@ def space_of(
         assert iteration is not None
         keys = (classes[e, d] for d in range(len(iteration.sizes)))
         domains[e] = frozenset(key for key in keys if key not in units)
-    space = Space(tuple(members), classes, sizes, units, domains, unstored=unstored)
+    space = IterationSpace(tuple(members), classes, sizes, units, domains, unstored=unstored)
     _classify(program, space)
     return space
 
 
-def _unify(program: Program, members: Sequence[int]) -> tuple[_Unifier, list[Key]]:
+def _unify(program: FusionProgram, members: Sequence[int]) -> tuple[_Unifier, list[DimKey]]:
     unifier = _Unifier()
     inside = set(members)
     for e in members:
@@ -102,9 +102,9 @@ def _unify(program: Program, members: Sequence[int]) -> tuple[_Unifier, list[Key
         assert iteration is not None
         for d, size in enumerate(iteration.sizes):
             unifier.add((e, d), size)
-    shared: dict[tuple[Var, int], Key] = {}
-    tentative: list[tuple[Key, Key]] = []
-    real: list[Key] = []
+    shared: dict[tuple[Var, int], DimKey] = {}
+    tentative: list[tuple[DimKey, DimKey]] = []
+    real: list[DimKey] = []
     for e in members:
         eqn, iteration = program.jaxpr.eqns[e], program.iterations[e]
         assert iteration is not None
@@ -143,7 +143,7 @@ def _unify(program: Program, members: Sequence[int]) -> tuple[_Unifier, list[Key
     return unifier, real
 
 
-def _classify(program: Program, space: Space) -> None:
+def _classify(program: FusionProgram, space: IterationSpace) -> None:
     """Fill in kind, order and the rest."""
     largest = max(space.members, key=lambda e: (len(space.domains[e]), -e))
     domain = space.domains[largest]
@@ -156,9 +156,11 @@ def _classify(program: Program, space: Space) -> None:
         raise NotOneKernelError(f"it would compute {name} again for each element of another axis")
 
 
-def _choose_kind(program: Program, space: Space, domain: frozenset[Key], largest: int) -> None:
+def _choose_kind(
+    program: FusionProgram, space: IterationSpace, domain: frozenset[DimKey], largest: int
+) -> None:
     space.escaping = program.escaping(space.members, space.unstored)
-    most = MOST_OPERANDS if domain else MOST_NUMBERS
+    most = MOST_OPERANDS if domain else MOST_SCALAR_OPERANDS
     if len(_external_arrays(program, space)) + len(space.escaping) > most:
         raise NotOneKernelError(f"it would have more than {most} arrays")
     reductions = [e for e in space.members if _reduced_axes(program, space, e)]
@@ -173,13 +175,13 @@ def _choose_kind(program: Program, space: Space, domain: frozenset[Key], largest
     _classify_reduction(program, space, domain, red, reductions)
 
 
-def _repeated(program: Program, space: Space) -> int | None:
+def _repeated(program: FusionProgram, space: IterationSpace) -> int | None:
     """A costly equation that a loop which it does not need would run again, or None.
 
     Loops over inner axes do not: what an equation needs of outer ones only is computed before them.
     """
-    place = {key: number for number, key in enumerate(space.order)}
-    around: dict[int, frozenset[Key]] = {}  # the axes of what an equation is computed for
+    place = {key: number for number, key in enumerate(space.loop_order)}
+    around: dict[int, frozenset[DimKey]] = {}  # the axes of what an equation is computed for
     inside = set(space.members)
     for e in reversed(space.members):
         eqn, own = program.jaxpr.eqns[e], space.domains[e]
@@ -197,7 +199,7 @@ def _is_costly(eqn: Eqn) -> bool:
     return isinstance(rule, Elementwise) and not rule.cheap
 
 
-def _external_arrays(program: Program, space: Space) -> set[Var]:
+def _external_arrays(program: FusionProgram, space: IterationSpace) -> set[Var]:
     inside = set(space.members)
     return {
         atom
@@ -207,20 +209,24 @@ def _external_arrays(program: Program, space: Space) -> set[Var]:
     }
 
 
-def _reduced_axes(program: Program, space: Space, position: int) -> frozenset[Key]:
+def _reduced_axes(
+    program: FusionProgram, space: IterationSpace, position: int
+) -> frozenset[DimKey]:
     iteration = program.iterations[position]
     assert iteration is not None
-    keys = (space.classes[position, d] for d in iteration.reduced)
-    return frozenset(key for key in keys if key not in space.units)
+    keys = (space.axis_of_key[position, d] for d in iteration.reduced)
+    return frozenset(key for key in keys if key not in space.unit_axes)
 
 
-def _output_domain(program: Program, space: Space, var: Var) -> frozenset[Key]:
+def _output_domain(program: FusionProgram, space: IterationSpace, var: Var) -> frozenset[DimKey]:
     position = program.producer[var]
     keys = space.axes_of_output(program, position)
-    return frozenset(key for key in keys if key not in space.units)
+    return frozenset(key for key in keys if key not in space.unit_axes)
 
 
-def _classify_map(program: Program, space: Space, domain: frozenset[Key], largest: int) -> None:
+def _classify_map(
+    program: FusionProgram, space: IterationSpace, domain: frozenset[DimKey], largest: int
+) -> None:
     if any(_output_domain(program, space, var) != domain for var in space.escaping):
         raise NotOneKernelError("it would store arrays of different axes")
     for e in space.members:
@@ -229,39 +235,39 @@ def _classify_map(program: Program, space: Space, domain: frozenset[Key], larges
     # Loops follow the first stored array, so that stores are contiguous.
     first = program.producer[space.escaping[0]] if space.escaping else largest
     keys = space.axes_of_output(program, first)
-    space.kind = Kind.MAP
-    space.order = tuple(key for key in keys if key not in space.units)
+    space.kind = KernelKind.MAP
+    space.loop_order = tuple(key for key in keys if key not in space.unit_axes)
 
 
-def _is_update(program: Program, position: int) -> bool:
+def _is_update(program: FusionProgram, position: int) -> bool:
     return isinstance(program.jaxpr.eqns[position].primitive.lower, Update)
 
 
-def _classify_update(program: Program, space: Space, position: int) -> None:
+def _classify_update(program: FusionProgram, space: IterationSpace, position: int) -> None:
     """An update stands alone: nothing else is stored, and nothing reads what it overwrites."""
     eqn = program.jaxpr.eqns[position]
     if space.escaping != eqn.outputs:
         raise NotOneKernelError("it would update in place and store something else")
     done = program.updates.get(position)
-    if done is not None and set(done.earlier) & set(space.members):
+    if done is not None and set(done.earlier_readers) & set(space.members):
         raise NotOneKernelError("it would read what it overwrites")
     if eqn.primitive.lower.repeats(eqn.params):
-        keys = [space.classes[position, d] for d in range(eqn.inputs[1].aval.ndim)]
-        space.serial = frozenset(key for key in keys if key not in space.units)
+        keys = [space.axis_of_key[position, d] for d in range(eqn.inputs[1].aval.ndim)]
+        space.serial_axes = frozenset(key for key in keys if key not in space.unit_axes)
 
 
 def _classify_reduction(
-    program: Program,
-    space: Space,
-    domain: frozenset[Key],
-    red: frozenset[Key],
+    program: FusionProgram,
+    space: IterationSpace,
+    domain: frozenset[DimKey],
+    red: frozenset[DimKey],
     reductions: list[int],
 ) -> None:
     iteration = program.iterations[reductions[0]]
     assert iteration is not None
     lead = reductions[0]
-    own = [space.classes[lead, d] for d in range(len(iteration.sizes))]
-    own = [key for key in own if key not in space.units]
+    own = [space.axis_of_key[lead, d] for d in range(len(iteration.sizes))]
+    own = [key for key in own if key not in space.unit_axes]
     if frozenset(own) != domain:
         raise NotOneKernelError("it would loop over more axes than the reduction has")
     kept = [key for key in own if key in domain - red]
@@ -278,17 +284,17 @@ def _classify_reduction(
     if red == domain:
         if consumed:
             raise NotOneKernelError("a reduction of all elements cannot read them twice")
-        space.kind = Kind.FULL
+        space.kind = KernelKind.FULL
     elif is_minor:
-        space.kind = Kind.ROW
+        space.kind = KernelKind.ROW
     else:
-        space.kind = Kind.COLUMN
-    space.order = tuple(own)
+        space.kind = KernelKind.COLUMN
+    space.loop_order = tuple(own)
     space.reduced = red
     space.dependent = frozenset(dependent)
 
 
-def _dependents(program: Program, space: Space, sources: set[int]) -> set[int]:
+def _dependents(program: FusionProgram, space: IterationSpace, sources: set[int]) -> set[int]:
     """Members that use the result of a reduction, directly or not."""
     found: set[int] = set()
     for e in space.members:  # in program order

@@ -33,7 +33,7 @@ with warnings.catch_warnings(record=True) as caught:
 @pytest.fixture
 def configured(monkeypatch):
     """``configured(folder)``: what the process uses then."""
-    cache_folders._checked.cache_clear()
+    cache_folders._verified_or_temporary.cache_clear()
 
     def ask(folder):
         changed = replace(config.environment, cache_folder=folder)
@@ -41,7 +41,7 @@ def configured(monkeypatch):
         return cache_folders.cache_folder()
 
     yield ask
-    cache_folders._checked.cache_clear()
+    cache_folders._verified_or_temporary.cache_clear()
 
 
 def test_a_new_folder_is_private(tmp_path, configured):

@@ -12,7 +12,7 @@ import pytest
 import gpuflow
 from gpuflow.base.config import read_environment
 from gpuflow.compiler.cache import kernel_cache
-from gpuflow.compiler.cache.kernel_cache import Entry, KernelCache
+from gpuflow.compiler.cache.kernel_cache import CacheEntry, KernelCache
 from gpuflow.compiler.cache.size import stored_files, trim
 
 
@@ -23,7 +23,7 @@ def key_of(number):
 def store(cache, number, age=1000.0, size=10_000):
     """An entry that was used ``age`` seconds ago."""
     key = key_of(number)
-    cache.get(key, lambda: Entry(bytes(size), "o", "source", "entry"))
+    cache.get(key, lambda: CacheEntry(bytes(size), "o", "source", "entry"))
     then = time.time() - age
     for suffix in ("o", "py", "json"):
         os.utime(cache.path(key, suffix), (then, then))
@@ -48,7 +48,7 @@ def test_what_lay_unused_longest_goes_first(tmp_path):
         )
     with warnings.catch_warnings():
         warnings.simplefilter("error")
-        assert cache.get(key_of(3), lambda: Entry(b"again", "o", "", "entry")).code == b"again"
+        assert cache.get(key_of(3), lambda: CacheEntry(b"again", "o", "", "entry")).code == b"again"
 
 
 def test_files_and_folders_that_vanish_meanwhile_are_left_out(tmp_path):
@@ -183,7 +183,7 @@ def test_files_of_a_user_in_the_folder_stay(tmp_path):
 @pytest.mark.parametrize("suffix", ["o", "image", "cubin", "tuned"])
 def test_all_kinds_of_entries_are_deleted(suffix, tmp_path):
     cache = KernelCache(tmp_path)
-    cache.get(key_of(1), lambda: Entry(bytes(1000), suffix, "source", "entry"))
+    cache.get(key_of(1), lambda: CacheEntry(bytes(1000), suffix, "source", "entry"))
     for path in (tmp_path / "01").iterdir():
         os.utime(path, (0, 0))
     assert trim(tmp_path, 1) == 0 and not list((tmp_path / "01").iterdir())
@@ -196,7 +196,7 @@ def test_every_kind_of_entry_is_known():
         for path in (Path(gpuflow.__file__).parent).rglob("*.py")
         for node in ast.walk(ast.parse(path.read_text()))
         if isinstance(node, ast.Call)
-        and ast.unparse(node.func).rpartition(".")[2] == "Entry"
+        and ast.unparse(node.func).rpartition(".")[2] == "CacheEntry"
         and len(node.args) >= 4
         and isinstance(node.args[1], ast.Constant)
     ]
@@ -216,7 +216,7 @@ def test_an_entry_that_another_process_deletes_is_built_again_in_silence(tmp_pat
     monkeypatch.setattr(cache, "_parse", delete_first)
     with warnings.catch_warnings():
         warnings.simplefilter("error")
-        assert cache.get(key_of(1), lambda: Entry(b"again", "o", "", "entry")).code == b"again"
+        assert cache.get(key_of(1), lambda: CacheEntry(b"again", "o", "", "entry")).code == b"again"
 
 
 @pytest.mark.parametrize("text", ["-1", "much"])

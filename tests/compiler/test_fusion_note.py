@@ -9,7 +9,7 @@ import pytest
 import gpuflow as gf
 import gpuflow.numpy as jnp
 from gpuflow import lax
-from gpuflow.compiler.fusion.kinds import MOST_NUMBERS, MOST_OPERANDS
+from gpuflow.compiler.fusion.legality import MOST_OPERANDS, MOST_SCALAR_OPERANDS
 from gpuflow.compiler.fusion.regions import MOST_IN_LOOPS, MOST_MEMBERS
 
 NOTE = Path(__file__).parents[2] / "docs" / "design" / "0024-fusion.md"
@@ -53,6 +53,6 @@ def test_the_note_has_three_examples():
 
 def test_the_note_knows_the_limits():
     text = " ".join(_text().split())
-    limits = f"at most {MOST_OPERANDS} arrays ({MOST_NUMBERS} without axes)"
+    limits = f"at most {MOST_OPERANDS} arrays ({MOST_SCALAR_OPERANDS} without axes)"
     assert f"{limits}, {MOST_IN_LOOPS} equations in loops, {MOST_MEMBERS} in all" in text
     assert f"The limit is {MOST_IN_LOOPS}." in text

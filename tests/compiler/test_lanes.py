@@ -278,7 +278,7 @@ def test_blocks_of_lanes_mean_the_same(count, price, monkeypatch):
 
     Lanes that go on move often, or never.
     """
-    monkeypatch.setattr(lane_compaction, "WORK_OF_A_MOVE", price)
+    monkeypatch.setattr(lane_compaction, "ELEMENT_MOVE_COST", price)
     (call,) = calls(gf.vmap(newton), jnp.ones(count), jnp.ones(count, int))
     blocks = lanes_in_blocks(call.kernel)
     verify(blocks)

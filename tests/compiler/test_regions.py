@@ -18,7 +18,7 @@ import gpuflow as gf
 import gpuflow.numpy as jnp
 from gpuflow.compiler.fusion.clones import clone_cheap
 from gpuflow.compiler.fusion.fuse import describe_program, fuse
-from gpuflow.compiler.fusion.kinds import form_of, space_of, space_of_region
+from gpuflow.compiler.fusion.legality import loop_structure_of, space_of, space_of_region
 from gpuflow.compiler.fusion.regions import MOST_IN_LOOPS, MergedRegion, Region
 from gpuflow.compiler.fusion.space import NotOneKernelError
 from gpuflow.compiler.passes.program import cse, dce, hoist_array_literals, inline, simplify
@@ -53,7 +53,7 @@ def outcome(analysis):
 def joined_space(region, other):
     """The space of two regions, and the regions if they cannot join."""
     merged = MergedRegion(region.program, region, other)
-    form = form_of(merged)
+    form = loop_structure_of(merged)
     return space_of_region(merged.commit(), form)
 
 
@@ -80,7 +80,7 @@ def check_joins(program, seed):
         if want is None:
             for k in (a, b):
                 own = sorted(groups[k].members)
-                kept = space_of_region(groups[k], form_of(groups[k]))
+                kept = space_of_region(groups[k], loop_structure_of(groups[k]))
                 assert outcome(lambda kept=kept: kept) == outcome(
                     lambda own=own: reference(program, own)
                 )
@@ -189,7 +189,7 @@ def test_a_chain_costs_no_more_per_operation_when_it_is_longer(monkeypatch):
         region = Region(program, 0)
         for k in range(1, len(program.iterations)):
             merged = MergedRegion(program, region, Region(program, k))
-            form_of(merged)
+            loop_structure_of(merged)
             region = merged.commit()
         monkeypatch.setattr(Region, "find", find)
         return len(calls)

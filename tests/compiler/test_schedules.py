@@ -13,9 +13,9 @@ from gpuflow.compiler.pipeline import compile_plan
 from gpuflow.compiler.planning.plan import KernelStep
 from gpuflow.compiler.schedules.schedule import (
     Schedule,
+    apply_rewrites,
     is_plain,
     rewritings,
-    rewritten,
     scheduled,
 )
 from gpuflow.compiler.target import PLAIN_TARGET, PlainTarget
@@ -33,7 +33,7 @@ from gpuflow.targets.cpu.codegen.schedules import (
 from gpuflow.targets.cpu.codegen.schedules.lane_blocks import FEW_LANES
 from gpuflow.targets.cpu.codegen.schedules.pipeline import CPU_REWRITES, CPU_SCHEDULES
 from gpuflow.targets.cuda.codegen.schedules import row_phases as gpu_row_phases
-from gpuflow.targets.cuda.codegen.schedules import splits
+from gpuflow.targets.cuda.codegen.schedules import split_reductions as splits
 from gpuflow.targets.cuda.codegen.schedules import tiled_maps as gpu_tiled_maps
 from gpuflow.targets.cuda.codegen.schedules.pipeline import CUDA_SCHEDULES
 
@@ -50,7 +50,7 @@ SMALL = {
     row_phases: {"SHORTEST_ROW": 24, "SHORTEST_OF_MANY": 48},
     gpu_row_phases: {"SHORTEST_ROW": 12},
     rows_across_lanes: {"SMALLEST_TRANSPOSED": 32},
-    known_strides: {"SMALLEST_KNOWN": 16},
+    known_strides: {"SMALLEST_SPECIALIZED": 16},
     tiled_maps: {"SMALLEST_TILED": 16, "SHORTEST_TILED": 3, "TILE": 4, "BAND": 8},
     interchange: {"COLUMN_BLOCK": 8, "ROW_BLOCK": 4},
     gpu_tiled_maps: {"SMALLEST_TILED": 16, "SHORTEST_TILED": 3, "SIDE": 4},
@@ -218,7 +218,7 @@ def test_printed_kernels_mean_the_same(monkeypatch):
                     kernel = step.rewrite(kernel)
                 other = memory.copy()
                 memory.run(launch)
-                other.run(launch._replace(kernel=rewritten(launch.kernel, CPU_REWRITES)))
+                other.run(launch._replace(kernel=apply_rewrites(launch.kernel, CPU_REWRITES)))
                 compare(plan, launch, (launch,), memory, other)
     assert used == set(CPU_REWRITES)
 

@@ -29,7 +29,7 @@ from gpuflow.compiler.planning.plan import KernelStep
 from gpuflow.kir.nodes import Mode, Operand, Role
 from gpuflow.targets.cpu.codegen.schedules.split_reductions import SMALLEST_SPLIT
 from gpuflow.targets.cpu.runtime.kernels import compile_cpu
-from gpuflow.targets.cpu.runtime.native.object_code import load_native, module_with
+from gpuflow.targets.cpu.runtime.native.object_code import load_native, module_defining
 
 ROOT = Path(__file__).resolve().parents[2]
 # Empty, one element, primes, around the bound of split reductions, and over several threads.
@@ -397,7 +397,7 @@ def run_segments(kernel, blocks, starts, extents, spans, whole):
     rows = zip(starts, [block.ctypes.data for block in blocks], extents, strict=True)
     words = [loaded.address, int(whole), len(blocks), *[word for row in rows for word in row]]
     table = np.array(words, np.int64)
-    runtime = load_native(module_with("gf_segments"), shared_cache())
+    runtime = load_native(module_defining("gf_segments"), shared_cache())
     kind = ctypes.CFUNCTYPE(None, ctypes.c_void_p, ctypes.c_int64, ctypes.c_int64)
     function = kind(runtime.addresses["gf_segments"])
     for lo, hi in spans:

@@ -6,7 +6,7 @@ import pytest
 import gpuflow as gf
 import gpuflow.numpy as jnp
 from gpuflow import lax
-from gpuflow.compiler.pipeline import rewritten
+from gpuflow.compiler.pipeline import run_passes
 from gpuflow.compiler.target import PLAIN_TARGET, PlainTarget
 from gpuflow.core.lowering import Laned, Loop
 
@@ -76,7 +76,7 @@ def kinds(function, *args):
     """The classes of lowering of the compiled program's loops."""
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(PlainTarget, "lane_loops", True)
-        program, _ = rewritten(gf.jit(function).lower(*args).jaxpr, PLAIN_TARGET, lambda *_: None)
+        program, _ = run_passes(gf.jit(function).lower(*args).jaxpr, PLAIN_TARGET, lambda *_: None)
     rules = [eqn.primitive.lower for eqn in program.eqns]
     return {type(rule) for rule in rules if isinstance(rule, (Laned, Loop))}
 

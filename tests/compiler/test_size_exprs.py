@@ -12,8 +12,8 @@ import pytest
 import gpuflow as gf
 import gpuflow.numpy as jnp
 from gpuflow.compiler.fusion.fuse import describe_program
-from gpuflow.compiler.lowering.size_exprs import SizeExprs, SizeQueries, may_be_equal
-from gpuflow.compiler.lowering.size_table import Concrete, ErasedSizes, SizeTable
+from gpuflow.compiler.lowering.size_exprs import SizeExprs, SizeQueries, may_be_equal_products
+from gpuflow.compiler.lowering.size_table import ConcreteProgram, ErasedSizes, SizeTable
 from gpuflow.compiler.planning import specialize, symbolic_program
 from gpuflow.compiler.planning.key import erase_sizes
 from gpuflow.compiler.planning.plan import KernelStep
@@ -88,19 +88,21 @@ def test_nothing_is_decided_by_accident(ask):
 def test_queries_of_constants_are_not_recorded():
     exprs, queries = exprs_of((3, 40)), SizeQueries()
     short, long = exprs.size(3), exprs.size(40)
-    assert queries.if_short(short) == 3 and queries.if_short(long) is None
-    assert queries.if_short(exprs.one) == 1 and queries.write(exprs.constant(5)) == 5
-    assert queries.write(long) == 40
-    assert queries.short == {short: 3, long: None} and queries.written == {long: 40}
+    assert queries.value_if_short(short) == 3 and queries.value_if_short(long) is None
+    assert queries.value_if_short(exprs.one) == 1 and queries.value_in_text(exprs.constant(5)) == 5
+    assert queries.value_in_text(long) == 40
+    assert queries.short == {short: 3, long: None} and queries.in_text == {long: 40}
 
 
 def test_only_multiples_of_different_steps_are_worth_a_question():
     exprs, queries = exprs_of((3, 4), (12,)), SizeQueries()
     rows, twelve = exprs.product([exprs.size(3), exprs.size(4)]), exprs.size(12)
-    assert not may_be_equal(rows, twelve)  # for other sizes of this key they are not
+    assert not may_be_equal_products(rows, twelve)  # for other sizes of this key they are not
     thirds = exprs.product([exprs.constant(3), exprs.size(4)])
-    assert may_be_equal(thirds, twelve) and queries.are_equal(thirds, twelve)
-    assert may_be_equal(thirds, exprs.size(3)) and not queries.are_equal(thirds, exprs.size(3))
+    assert may_be_equal_products(thirds, twelve) and queries.are_equal(thirds, twelve)
+    assert may_be_equal_products(thirds, exprs.size(3)) and not queries.are_equal(
+        thirds, exprs.size(3)
+    )
     assert [*queries.equal.values()] == [True, False]
 
 
@@ -119,7 +121,7 @@ def test_literals_have_the_bits_of_their_values():
                 continue
             table = SizeTable()
             ordinal = table.ordinal(("literal", 0, dtype))
-            program = Concrete(None, ErasedSizes((), (), (value,)), {})
+            program = ConcreteProgram(None, ErasedSizes((), (), (value,)), {})
             assert table.evaluate(program)[ordinal] == scalar_to_slot(dtype, value)
             assert table.evaluate(program) == table.evaluate(program)
 
@@ -129,7 +131,7 @@ def test_components_of_literals(value):
     table = SizeTable()
     ordinals = [table.ordinal(("part", 0, "float32", k)) for k in (0, 1)]
     assert ordinals == [0, 1] == [table.ordinal(("part", 0, "float32", k)) for k in (0, 1)]
-    values = table.evaluate(Concrete(None, ErasedSizes((), (), (value,)), {}))
+    values = table.evaluate(ConcreteProgram(None, ErasedSizes((), (), (value,)), {}))
     expected = [np.asarray(value).real, np.asarray(value).imag]
     assert [values[k] for k in ordinals] == [scalar_to_slot("float32", x) for x in expected]
 
@@ -235,5 +237,5 @@ def test_threads_add_expressions_at_once():
     for thread in threads:
         thread.join()
     assert all(own == found[0] for own in found.values())
-    values = table.evaluate(Concrete(None, ErasedSizes((7,), (), ()), {}))
+    values = table.evaluate(ConcreteProgram(None, ErasedSizes((7,), (), ()), {}))
     assert all(values[ordinal] == 7 * source[1] for source, ordinal in found[0].items())

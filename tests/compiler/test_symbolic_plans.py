@@ -97,7 +97,7 @@ def meaning(plan):
         plan.arena_bytes,
         plan.owned,
         plan.destinations,
-        dict(plan.added),
+        dict(plan.added_avals),
         [var.aval for var in plan.variables],
     ]
 
@@ -151,7 +151,7 @@ def test_arrangements_follow_split_reductions():
         assert meaning(plan_of(norms, (rows, 40))) == meaning_alone(norms, (rows, 40))
     (program,) = symbolic_program._programs.values()
     (plan,) = program.plans
-    assert len(plan.arrangements) == 2
+    assert len(plan.interference_graphs) == 2
 
 
 def test_platforms_have_programs_of_their_own():

@@ -9,7 +9,7 @@ import scipy.integrate
 import gpuflow as gf
 import gpuflow.numpy as jnp
 from gpuflow.compiler.lanes.program import lane_program_p
-from gpuflow.compiler.pipeline import rewritten
+from gpuflow.compiler.pipeline import run_passes
 from gpuflow.core.lowering import Loop
 from gpuflow.experimental import runge_kutta
 from gpuflow.experimental.ensemble import RK4, Solution, Status, Tsit5, solve
@@ -273,7 +273,7 @@ class Lanes(NativeTarget):
 
 def loops_of(function, *args):
     """How many loops a program has inside of kernels, and outside."""
-    program, _ = rewritten(gf.make_jaxpr(function)(*args), Lanes(), lambda *_: None)
+    program, _ = run_passes(gf.make_jaxpr(function)(*args), Lanes(), lambda *_: None)
     inside = sum(eqn.primitive is lane_program_p for eqn in program.eqns)
     outside = sum(isinstance(eqn.primitive.lower, Loop) for eqn in program.eqns)
     return inside, outside

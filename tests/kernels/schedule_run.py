@@ -14,7 +14,7 @@ from unittest import mock
 import numpy as np
 
 import gpuflow as gf
-from gpuflow.targets.cuda.library.launch_binding import block_launch
+from gpuflow.targets.cuda.library.launch_binding import bind_block_launch
 from gpuflow.targets.cuda.library.launch_sequence import LaunchSequence
 from gpuflow.targets.cuda.runtime.program import driver_text
 
@@ -43,7 +43,7 @@ def run_schedule(sequence: LaunchSequence, arrays: Sequence[np.ndarray]) -> list
     workspace = driver.empty((max(sequence.workspace_bytes, 1),), np.dtype(np.uint8))
     places = [(None, data.address) for data in [*held, workspace]]
     for one in sequence.launches:
-        block_launch(one, places, driver)[0]()
+        bind_block_launch(one, places, driver)[0]()
     return [driver.to_host(data) for data in held]
 
 

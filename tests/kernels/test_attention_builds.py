@@ -14,7 +14,7 @@ from gpuflow.runtime.kernel_cache import kernel_cache
 from gpuflow.targets.cuda.codegen.build import link_ptx, read_link_report
 from gpuflow.targets.cuda.codegen.handwritten import build_handwritten
 from gpuflow.targets.cuda.library import launch_binding
-from gpuflow.targets.cuda.library.launch_binding import largest_fitting
+from gpuflow.targets.cuda.library.launch_binding import largest_that_fits
 
 pytestmark = requires_cuda_tools
 
@@ -53,8 +53,8 @@ def test_builds_do_not_spill_and_have_no_double_precision(dtype, size):
         assert ("mma.sync.aligned.m16n8k16" in built.ptx) == (dtype == "bfloat16")
         assert ("mma.sync.aligned.m16n8k8.row.col.f32.tf32" in built.ptx) == reduced
         for major, minor in ARCHITECTURES:
-            log = link_ptx(built.ptx, f"sm_{major}{minor}")[2]
-            assert read_link_report(log)[1] == 0, (one.kernel.__name__, major)
+            log = link_ptx(built.ptx, f"sm_{major}{minor}").log
+            assert read_link_report(log).spill_bytes == 0, (one.kernel.__name__, major)
 
 
 @pytest.fixture
@@ -72,7 +72,7 @@ def builds(monkeypatch):
 
 
 def columns_of(one, capability):
-    chosen, _ = largest_fitting(one, SimpleNamespace(compute_capability=capability))
+    chosen, _ = largest_that_fits(one, SimpleNamespace(compute_capability=capability))
     constants = dict(chosen.constants)
     assert chosen.grid[0] == -(-65 // constants["ROWS"]) * 2
     return constants["COLUMNS"]

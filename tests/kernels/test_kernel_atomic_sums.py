@@ -33,7 +33,7 @@ def kernels_of(function, *operands, atomic_sums=True):
     """The handwritten kernels that a program runs."""
     target = gpu_target(atomic_sums)
     plan, _ = compile_plan(gf.make_jaxpr(function)(*operands), target=target)
-    schedules = [step.choice for step in plan.steps if isinstance(step, CallStep)]
+    schedules = [step.implementation for step in plan.steps if isinstance(step, CallStep)]
     assert None not in schedules
     return [one.kernel.__name__ for schedule in schedules if schedule for one in schedule.launches]
 

@@ -16,7 +16,7 @@ from gpuflow.core.jaxpr import all_eqns
 from gpuflow.kernels import attention_reference as reference
 from gpuflow.ops.contractions.precision import Precision
 from gpuflow.targets.cuda.library.attention import add_attention
-from gpuflow.targets.cuda.library.launch_sequence import At, LaunchSequence
+from gpuflow.targets.cuda.library.launch_sequence import ArrayLocation, LaunchSequence
 
 pytestmark = requires_cuda_tools
 
@@ -51,7 +51,7 @@ def attention_of(batch, queries, keys, heads, key_heads, size, gradient=False, *
 
 def schedule_of(what, kinds, outs):
     sequence = LaunchSequence(len(kinds) + outs)
-    places = [At(number) for number in range(len(kinds) + outs)]
+    places = [ArrayLocation(number) for number in range(len(kinds) + outs)]
     assert add_attention(sequence, what, places[: len(kinds)], places[len(kinds) :], kinds)
     return sequence
 
@@ -208,8 +208,10 @@ def test_operands_at_any_address():
     parts = [x[1:].reshape(1, 37, 1, 48) for x in whole]
     what = attention_of(1, 37, 37, 1, 1, 48)
     sequence = LaunchSequence(5)
-    places = [At(k, 2) for k in range(3)]
-    add_attention(sequence, what, places, [At(3), At(4)], [x.dtype for x in whole])
+    places = [ArrayLocation(k, 2) for k in range(3)]
+    add_attention(
+        sequence, what, places, [ArrayLocation(3), ArrayLocation(4)], [x.dtype for x in whole]
+    )
     outs = [np.zeros_like(parts[0]), np.zeros((1, 1, 37), np.float32)]
     out = run_schedule(sequence, [*whole, *outs])[3]
     seen = reference.seen_keys(37, 37, 1, 1)

@@ -18,8 +18,8 @@ from gpuflow.core.blocks import Convolution
 from gpuflow.core.views import View, contiguous
 from gpuflow.kernels import convolution_reference as reference
 from gpuflow.ops.contractions.convolution_calls import conv_dimension_numbers
-from gpuflow.targets.cuda.library import convolution_forms, convolutions
-from gpuflow.targets.cuda.library.launch_sequence import At, LaunchSequence
+from gpuflow.targets.cuda.library import convolutions, implicit_gemm
+from gpuflow.targets.cuda.library.launch_sequence import ArrayLocation, LaunchSequence
 from gpuflow.targets.cuda.library.target import gpu_target
 
 pytestmark = requires_cuda_tools
@@ -35,7 +35,7 @@ def few_builds(monkeypatch):
     """One size of tiles, which always looks for margins, and splits sums that are short."""
     monkeypatch.setattr(convolutions, "TILE_SHAPES", ((1, 32),))
     monkeypatch.setattr(convolutions, "FEWEST_SLICES", 2)
-    monkeypatch.setattr(convolution_forms.Form, "reads_padding", True)
+    monkeypatch.setattr(implicit_gemm.ImplicitGemm, "reads_padding", True)
 
 
 class Case:
@@ -288,7 +288,7 @@ def test_float32_is_rounded_unless_highest(precision, is_reduced, setting):
         )
     wanted = setting != "highest" if is_reduced is None else is_reduced
     for step in calls:
-        for one in step.choice.launches:
+        for one in step.implementation.launches:
             if one.kernel.__name__ == "convolve_tiles":
                 assert dict(one.constants)["REDUCED"] == wanted
 
@@ -296,7 +296,9 @@ def test_float32_is_rounded_unless_highest(precision, is_reduced, setting):
 def test_halves_have_no_tensorfloat32():
     case = Case(**CASES["bfloat16"])
     (call,) = calls_of(lambda x, w: case(x, w, precision="high"), *case.operands)
-    (one,) = [one for one in call.choice.launches if one.kernel.__name__ == "convolve_tiles"]
+    (one,) = [
+        one for one in call.implementation.launches if one.kernel.__name__ == "convolve_tiles"
+    ]
     assert not dict(one.constants)["REDUCED"]
 
 
@@ -320,7 +322,7 @@ def test_numbers_of_64_bits(name, few_builds, monkeypatch):
     case = Case(**CASES[name])
     case.check_gradients()
     for step in calls_of(with_gradients(case), *case.operands):
-        for one in step.choice.launches:
+        for one in step.implementation.launches:
             if one.kernel.__name__.startswith("convolve"):
                 assert dict(one.constants)["LONG"]
                 assert set(one.signature[3:]) == {"int64"}
@@ -344,7 +346,7 @@ def test_what_needs_64_bits(dtype):
 
         avals = [gf.ShapeDtypeStruct(shape, kind) for shape in (lhs, rhs)]
         (call,) = calls_of(function, *avals)
-        first, *_ = call.choice.launches
+        first, *_ = call.implementation.launches
         return dict(first.constants)["LONG"]
 
     most = 1 << 31
@@ -397,7 +399,7 @@ def test_operands_are_read_where_they_lie(layout, launches):
         out, back = gf.vjp(case, x, w)
         return out, *back(jnp.ones_like(out))
 
-    schedules = [step.choice for step in calls_of(function, *case.operands)]
+    schedules = [step.implementation for step in calls_of(function, *case.operands)]
     kernels = [one.kernel.__name__ for sequence in schedules for one in sequence.launches]
     assert kernels.count("convolve_tiles") == launches
     assert set(kernels) <= {"convolve_tiles", "sum_partials"}
@@ -429,7 +431,7 @@ def free_copies(monkeypatch):
 
 def kernels_of(function, *operands):
     """Names of the launches of a plan's calls."""
-    launches = [step.choice.launches for step in calls_of(function, *operands)]
+    launches = [step.implementation.launches for step in calls_of(function, *operands)]
     return [one.kernel.__name__ for each in launches for one in each]
 
 
@@ -493,7 +495,7 @@ def ways_of(function, *operands):
     """For each launch of tiles, how both operands are read."""
     ways = []
     for step in calls_of(function, *operands):
-        for one in step.choice.launches:
+        for one in step.implementation.launches:
             constants = dict(one.constants)
             if one.kernel.__name__ == "convolve_tiles":
                 ways.append(
@@ -568,7 +570,7 @@ def test_transposed_copies(shape, order, size):
         tuple(shape[d] for d in order), tuple(strides[d] for d in order), 0, (False,) * len(shape)
     )
     sequence = LaunchSequence(2)
-    sequence.copy(At(0), At(1), view, dtype)
+    sequence.copy(ArrayLocation(0), ArrayLocation(1), view, dtype)
     (one,) = sequence.launches
     assert one.kernel.__name__ == "copy_transposed"
     copied = run_schedule(sequence, [x, np.zeros(view.shape, dtype)])[1]
@@ -582,7 +584,7 @@ def test_long_sums_are_split():
     def gradient(x, w):
         return gf.grad(lambda w: jnp.sum(case(x, w)))(w)
 
-    schedules = [step.choice for step in calls_of(gradient, *case.operands)]
+    schedules = [step.implementation for step in calls_of(gradient, *case.operands)]
     (launches,) = (one.launches for one in schedules)
     assert [one.kernel.__name__ for one in launches] == ["convolve_tiles", "sum_partials"]
     assert launches[0].grid[0] >= convolutions.ENOUGH_BLOCKS
@@ -599,7 +601,7 @@ def test_the_same_bits_in_every_run(features, few_builds):
         return gf.grad(lambda w: jnp.sum(jnp.sin(case(x, w))))(w)
 
     calls = calls_of(gradient, x, w)
-    names = [one.kernel.__name__ for step in calls for one in step.choice.launches]
+    names = [one.kernel.__name__ for step in calls for one in step.implementation.launches]
     assert "sum_partials" in names
     first, again = (on_gpu(gradient, x, w) for _ in range(2))
     np.testing.assert_array_equal(first.view(np.uint32), again.view(np.uint32))
@@ -616,10 +618,10 @@ def test_operands_at_any_address(few_builds):
     assert convolutions.add_convolution(
         sequence,
         what,
-        [At(0, 4), At(1)],
+        [ArrayLocation(0, 4), ArrayLocation(1)],
         [contiguous(x.shape), contiguous(w.shape)],
         [x.dtype, w.dtype],
-        (At(2), aval),
+        (ArrayLocation(2), aval),
     )
     assert dict(sequence.launches[0].constants)["LEFT_VECTOR"]
     moved = np.concatenate([np.zeros(1, np.float32), x.ravel()])
@@ -636,10 +638,10 @@ def test_halves_across_at_any_address(few_builds):
     assert convolutions.add_convolution(
         sequence,
         what,
-        [At(0, 2), At(1)],
+        [ArrayLocation(0, 2), ArrayLocation(1)],
         [contiguous(x.shape), contiguous(w.shape)],
         [x.dtype, w.dtype],
-        (At(2), aval),
+        (ArrayLocation(2), aval),
     )
     assert dict(sequence.launches[0].constants)["LEFT_ACROSS"]
     moved = np.concatenate([np.zeros(1, x.dtype), x.ravel()]).view(np.uint16)
@@ -654,7 +656,7 @@ def test_what_stays_with_the_library():
     for x, count in ((four, 4), (complex_numbers, 1)):
         padding = [(1, 1)] * count
         (call,) = calls_of(lambda x, p=padding: lax.conv_general_dilated(x, x, (1,) * len(p), p), x)
-        assert call.choice is None
+        assert call.implementation is None
 
 
 def network(params, x):
@@ -681,7 +683,7 @@ def test_no_library_is_left_in_plans_of_networks(dtype):
     # The input needs no gradient.
     assert len(calls) == 5
     for step in calls:
-        assert step.choice is not None
+        assert step.implementation is not None
         assert all(operand.aval.dtype == kind for operand in step.operands)
 
 

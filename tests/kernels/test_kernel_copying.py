@@ -10,7 +10,7 @@ from schedule_run import run_schedule
 import gpuflow.kernels.copying as copying
 from gpuflow.compiler.cache.kernel_cache import KernelCache
 from gpuflow.targets.cuda.codegen.handwritten import build_handwritten
-from gpuflow.targets.cuda.library.launch_sequence import At, LaunchSequence, uint_pointer
+from gpuflow.targets.cuda.library.launch_sequence import ArrayLocation, LaunchSequence, uint_pointer
 
 pytestmark = requires_cuda_tools
 
@@ -33,10 +33,10 @@ def test_take(dtype, index, is_selected):
     sequence.for_each(
         copying.take,
         [
-            (pointer, At(0)),
-            ("*uint32", At(1)),
-            (pointer, At(2)),
-            ("*int32", At(3)),
+            (pointer, ArrayLocation(0)),
+            ("*uint32", ArrayLocation(1)),
+            (pointer, ArrayLocation(2)),
+            ("*int32", ArrayLocation(3)),
             *[(index, n) for n in (count, length, inner, kept)],
         ],
         count,

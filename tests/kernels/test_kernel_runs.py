@@ -125,7 +125,7 @@ def test_no_library_is_left_in_plans_with_sorts_and_scatters():
     for step in calls:
         if step.kind == "library":
             assert isinstance(step.eqn.primitive.lower, Library)
-            assert step.choice is not None, step.name
+            assert step.implementation is not None, step.name
         else:
             assert step.kind == "copy"
 

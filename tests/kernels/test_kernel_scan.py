@@ -12,7 +12,11 @@ from gpuflow import lax
 from gpuflow.base import dtypes
 from gpuflow.core.blocks import Scan
 from gpuflow.targets.cuda.library import scans
-from gpuflow.targets.cuda.library.launch_sequence import At, LaunchSequence, number_kind
+from gpuflow.targets.cuda.library.launch_sequence import (
+    ArrayLocation,
+    LaunchSequence,
+    scalar_format,
+)
 from gpuflow.targets.cuda.library.scans import add_scan
 
 pytestmark = requires_cuda_tools
@@ -39,7 +43,7 @@ def reference(scan, x):
 
 def run_scan(scan, x):
     sequence = LaunchSequence(2)
-    add_scan(sequence, scan, *number_kind(x.dtype), At(0), At(1))
+    add_scan(sequence, scan, *scalar_format(x.dtype), ArrayLocation(0), ArrayLocation(1))
     return run_schedule(sequence, [x, np.zeros_like(x)])[1], sequence
 
 

@@ -14,7 +14,7 @@ import gpuflow.numpy as jnp
 from gpuflow import lax
 from gpuflow.core.blocks import Sort
 from gpuflow.targets.cuda.library import sorts
-from gpuflow.targets.cuda.library.launch_sequence import At, LaunchSequence
+from gpuflow.targets.cuda.library.launch_sequence import ArrayLocation, LaunchSequence
 from ptxsim.checks import THOROUGH
 from ptxsim.kernel import PtxKernel
 
@@ -78,7 +78,7 @@ def test_long_rows_in_passes(monkeypatch):
     x = keys_of("float32", (2, 1031))
     sequence = LaunchSequence(2)
     sort = Sort(2, 1031, 1, 1, 1031)
-    assert sorts.add_sort(sequence, sort, [At(0)], [At(1)], [x.dtype])
+    assert sorts.add_sort(sequence, sort, [ArrayLocation(0)], [ArrayLocation(1)], [x.dtype])
     assert len(sequence.launches) == 2 + 4
     got = run_schedule(sequence, [x, np.zeros_like(x)])[1]
     assert_same_bits(got, np.asarray(lax.sort(x, 1)))
@@ -92,7 +92,7 @@ def test_keys_alone(dtype, length, inner, descending, monkeypatch):
     monkeypatch.setattr(sorts, "LONGEST_TILE", {32: 256, 64: 256})
     x = keys_of(dtype, (2, length, inner))
     sequence, sort = LaunchSequence(2), Sort(2, length, inner, 1, length, descending)
-    assert sorts.add_sort(sequence, sort, [At(0)], [At(1)], [x.dtype])
+    assert sorts.add_sort(sequence, sort, [ArrayLocation(0)], [ArrayLocation(1)], [x.dtype])
     got = run_schedule(sequence, [x, np.zeros_like(x)])[1]
     if x.dtype.kind in "biu":
         keys = [~x if descending else x]
@@ -125,7 +125,7 @@ def test_blocks_in_any_order(alone, seed, monkeypatch):
     if not alone:
         arrays.append(np.tile(np.arange(1500, dtype=np.int32), (2, 1)))
     sequence, count = LaunchSequence(2 * len(arrays)), len(arrays)
-    places = [At(number) for number in range(2 * count)]
+    places = [ArrayLocation(number) for number in range(2 * count)]
     assert sorts.add_sort(
         sequence, sort, places[:count], places[count:], [array.dtype for array in arrays]
     )
@@ -176,7 +176,7 @@ def test_long_columns_by_several_keys(monkeypatch):
     arrays = [first, second, payload]
     sequence = LaunchSequence(6)
     sort = Sort(1, 257, 2, 2, 257)
-    places = [At(k) for k in range(6)]
+    places = [ArrayLocation(k) for k in range(6)]
     assert sorts.add_sort(sequence, sort, places[:3], places[3:], [x.dtype for x in arrays])
     got = run_schedule(sequence, [*arrays, *map(np.zeros_like, arrays)])[3:]
     order = np.lexsort((second, first), axis=0)

@@ -8,9 +8,9 @@ from schedule_run import run_schedule
 from gpuflow.compiler.cache.kernel_cache import KernelCache
 from gpuflow.core.views import View
 from gpuflow.targets.cuda.codegen.handwritten import build_handwritten
-from gpuflow.targets.cuda.library import copy_forms
-from gpuflow.targets.cuda.library.copy_forms import copy_form
-from gpuflow.targets.cuda.library.launch_sequence import At, LaunchSequence, uint_pointer
+from gpuflow.targets.cuda.library import copy_launches
+from gpuflow.targets.cuda.library.copy_launches import copy_launch
+from gpuflow.targets.cuda.library.launch_sequence import ArrayLocation, LaunchSequence, uint_pointer
 
 DTYPES = ["uint8", "uint16", "uint32", "uint64", "complex128"]
 # What is taken of an array of (4, 40, 48) elements.
@@ -50,8 +50,8 @@ def view_of(name, dtype):
 def check_copy(name, dtype):
     x, part, view = view_of(name, dtype)
     sequence = LaunchSequence(2)
-    source = At(0, view.offset * x.itemsize)
-    sequence.copy(source, At(1), view, np.dtype(dtype))
+    source = ArrayLocation(0, view.offset * x.itemsize)
+    sequence.copy(source, ArrayLocation(1), view, np.dtype(dtype))
     got = run_schedule(sequence, [x, np.zeros(part.shape, dtype)])[1]
     np.testing.assert_array_equal(got.view(np.uint8), np.ascontiguousarray(part).view(np.uint8))
 
@@ -72,28 +72,32 @@ def test_values_of_other_sizes(name, dtype):
 @requires_cuda_tools
 @pytest.mark.parametrize("name", ["vectors of rows", "four dimensions"])
 def test_values_with_64_bits(name, monkeypatch):
-    monkeypatch.setattr(copy_forms, "_LARGEST", 0)
-    assert copy_form(view_of(name, "uint32")[2], 4).index == "int64"
+    monkeypatch.setattr(copy_launches, "_LARGEST", 0)
+    assert copy_launch(view_of(name, "uint32")[2], 4).index_type == "int64"
     check_copy(name, "uint32")
 
 
 def form(shape, strides, itemsize=4):
-    return copy_form(View(shape, strides, 0, (False,) * len(shape)), itemsize)
+    return copy_launch(View(shape, strides, 0, (False,) * len(shape)), itemsize)
 
 
 def test_what_is_launched():
     """A slice moves vectors; in rows of 2049 a thread moves 4 numbers one by one."""
     vectors = form((4096, 2048), (4096, 1))
     assert vectors.constants == {"SIZE": 4, "EACH": 4, "VECTORS": 1, "DIMS": 2, "LONG": 0}
-    assert vectors.plain == {**vectors.constants, "VECTORS": 0}
+    assert vectors.unaligned_constants == {**vectors.constants, "VECTORS": 0}
     assert (vectors.grid, vectors.threads) == ((2, 4096, 1), 256)
     odd = form((4096, 2049), (4096, 1))
-    assert (odd.constants["VECTORS"], odd.constants["EACH"], odd.plain) == (0, 4, None)
+    assert (odd.constants["VECTORS"], odd.constants["EACH"], odd.unaligned_constants) == (
+        0,
+        4,
+        None,
+    )
     assert odd.grid == (3, 4096, 1)
     # Short rows: a block has several, all threads busy.
     short = form((1 << 20, 8), (17, 2))
-    assert short.grid == (1, 1 << 15, 1) and short.numbers[0] == 3
-    assert form((1 << 20, 8), (16, 1)).numbers[0] == 1  # two vectors
+    assert short.grid == (1, 1 << 15, 1) and short.scalars[0] == 3
+    assert form((1 << 20, 8), (16, 1)).scalars[0] == 1  # two vectors
     assert form((1 << 22, 2), (5, 2)).grid == (1, 1 << 15, 1)
     # bfloat16 in rows that 16 bytes do not divide, but 8 and 4 do.
     assert [form((9, n), (4096, 1), 2).constants["EACH"] for n in (128, 132, 130, 129)] == [
@@ -113,17 +117,17 @@ def test_what_is_launched():
 @pytest.mark.parametrize("count", [2**30, 2**31 - 2**24, 2**31 - 2**24 + 1, 2**33])
 def test_the_width_of_indices(count):
     fits = count <= 2**31 - 2**24
-    assert form((count,), (1,), 1).index == ("int32" if fits else "int64")
+    assert form((count,), (1,), 1).index_type == ("int32" if fits else "int64")
     # Steps count as well as elements.
     even = -(-count // 1024)
-    assert form((even,), (1024,)).index == ("int32" if fits else "int64")
-    assert form((even,), (-1024,)).index == ("int32" if fits else "int64")
+    assert form((even,), (1024,)).index_type == ("int32" if fits else "int64")
+    assert form((even,), (-1024,)).index_type == ("int32" if fits else "int64")
 
 
 def test_no_launch_counts_further_past_the_end():
     for shape in [(2**25, 3), (3, 2**25 - 1), (2**20 + 1, 33), (2**26 - 1,), (5, 2**12 + 1, 129)]:
-        one = form(shape, tuple(2 * n for n in copy_forms.row_major_strides(shape)))
-        bits, rows, *_, last = one.numbers[: copy_forms.MOST_DIMS + 1]
+        one = form(shape, tuple(2 * n for n in copy_launches.row_major_strides(shape)))
+        bits, rows, *_, last = one.scalars[: copy_launches.MOST_DIMS + 1]
         x, y, z = one.grid
         assert 0 <= y * z * (one.threads >> bits) - rows < 2**24
         assert 0 <= (x * one.constants["EACH"] << bits) - last < 2**24
@@ -134,8 +138,8 @@ def test_no_launch_counts_further_past_the_end():
 @pytest.mark.parametrize("name", ["vectors of rows", "rows of odd length", "steps", "turned"])
 def test_machine_code(name, tmp_path):
     """No 64-bit division, and none at all in two dimensions; vectors are 128 bits."""
-    one = copy_form(view_of(name, "uint32")[2], 4)
-    signature = (*[uint_pointer(4)] * 2, *[one.index] * len(one.numbers))
+    one = copy_launch(view_of(name, "uint32")[2], 4)
+    signature = (*[uint_pointer(4)] * 2, *[one.index_type] * len(one.scalars))
     kernel = build_handwritten(
         one.kernel, signature, one.constants, one.threads, KernelCache(tmp_path), (9, 0)
     )

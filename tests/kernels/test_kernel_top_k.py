@@ -12,7 +12,7 @@ import gpuflow as gf
 from gpuflow import lax
 from gpuflow.core.blocks import Sort
 from gpuflow.targets.cuda.library import sorts
-from gpuflow.targets.cuda.library.launch_sequence import At, LaunchSequence
+from gpuflow.targets.cuda.library.launch_sequence import ArrayLocation, LaunchSequence
 
 pytestmark = requires_cuda_tools
 
@@ -44,7 +44,9 @@ def schedule_for(x, axis, k):
     outer, inner = math.prod(x.shape[:axis]), math.prod(x.shape[axis + 1 :])
     sequence = LaunchSequence(3)
     sort = Sort(outer, x.shape[axis], inner, 1, k, descending=True, total_order=True)
-    assert sorts.add_sort(sequence, sort, [At(0)], [At(1), At(2)], [x.dtype])
+    assert sorts.add_sort(
+        sequence, sort, [ArrayLocation(0)], [ArrayLocation(1), ArrayLocation(2)], [x.dtype]
+    )
     return sequence, shape
 
 

@@ -13,9 +13,9 @@ from gpuflow.runtime.kernel_cache import kernel_cache
 from gpuflow.targets.cuda.codegen.build import link_ptx, read_link_report
 from gpuflow.targets.cuda.codegen.handwritten import build_handwritten
 from gpuflow.targets.cuda.library.convolutions import add_convolution
-from gpuflow.targets.cuda.library.launch_sequence import At, LaunchSequence
+from gpuflow.targets.cuda.library.launch_sequence import ArrayLocation, LaunchSequence
 from gpuflow.targets.cuda.library.runs import add_runs
-from gpuflow.targets.cuda.library.scans import add_running
+from gpuflow.targets.cuda.library.scans import add_cumulative
 from gpuflow.targets.cuda.library.scatter_add import add_atomic_sums
 from gpuflow.targets.cuda.library.small_matrices import add_matrices
 from gpuflow.targets.cuda.library.sorts import add_sort
@@ -29,7 +29,7 @@ LARGE = 1 << 20  # elements: what runs in several launches
 
 # What is built: the maker, what to do, the operands' dtypes, and how many outputs there are.
 CALLS = {
-    "scan": (add_running, Scan("add", 1, LARGE, 1, False), [FLOAT], 1),
+    "scan": (add_cumulative, Scan("add", 1, LARGE, 1, False), [FLOAT], 1),
     "sort": (add_sort, Sort(1, LARGE, 1, 1, LARGE), [BYTE, FLOAT], 2),  # in one pass
     "sort in passes": (add_sort, Sort(1, LARGE, 1, 1, LARGE), [FLOAT, FLOAT], 2),
     "wide keys": (add_sort, Sort(1, LARGE, 1, 1, LARGE), [DOUBLE], 1),
@@ -47,8 +47,8 @@ CALLS = {
 def test_no_kernel_spills(name, architecture):
     add, what, kinds, outputs = CALLS[name]
     sequence = LaunchSequence(len(kinds) + outputs)
-    sources = [At(k) for k in range(len(kinds))]
-    outs = [At(len(kinds) + k) for k in range(outputs)]
+    sources = [ArrayLocation(k) for k in range(len(kinds))]
+    outs = [ArrayLocation(len(kinds) + k) for k in range(outputs)]
     assert add(sequence, what, sources, outs, kinds)
     for one in sequence.launches:
         built = build_handwritten(
@@ -86,8 +86,8 @@ LINKED = {
 def test_no_linked_kernel_spills(name):
     add, what, kinds, outputs = LINKED[name]
     sequence = LaunchSequence(len(kinds) + outputs)
-    sources = [At(k) for k in range(len(kinds))]
-    outs = [At(len(kinds) + k) for k in range(outputs)]
+    sources = [ArrayLocation(k) for k in range(len(kinds))]
+    outs = [ArrayLocation(len(kinds) + k) for k in range(outputs)]
     assert add(sequence, what, sources, outs, kinds)
     for one in {(one.kernel, one.constants): one for one in sequence.launches}.values():
         built = build_handwritten(
@@ -96,8 +96,8 @@ def test_no_linked_kernel_spills(name):
         assert built.shared_bytes <= 48 << 10, one.kernel
         assert "__local_depot" not in built.ptx, one.kernel
         for major, minor in ARCHITECTURES:
-            log = link_ptx(built.ptx, f"sm_{major}{minor}")[2]
-            assert read_link_report(log)[1] == 0, (one.kernel, major)
+            log = link_ptx(built.ptx, f"sm_{major}{minor}").log
+            assert read_link_report(log).spill_bytes == 0, (one.kernel, major)
 
 
 # Shapes of lhs, rhs and result, roles of their dimensions, margins, and the dtype.
@@ -164,9 +164,11 @@ def test_no_convolution_spills(name):
     reduced = name.startswith("tensorfloat32")
     what = Convolution(*roles, (1, 1), ((margin, margin),) * 2, (1, 1), (1, 1), reduced)
     kind, sequence = np.dtype(dtype), LaunchSequence(3)
-    target = (At(2), ShapedArray(out, kind))
+    target = (ArrayLocation(2), ShapedArray(out, kind))
     views = [contiguous(lhs), contiguous(rhs)]
-    assert add_convolution(sequence, what, [At(0), At(1)], views, [kind, kind], target)
+    assert add_convolution(
+        sequence, what, [ArrayLocation(0), ArrayLocation(1)], views, [kind, kind], target
+    )
     for one in sequence.launches:
         if one.kernel.__name__.startswith("convolve"):
             assert dict(one.constants)["LONG"] == name.startswith("64 bits")
@@ -181,5 +183,5 @@ def test_no_convolution_spills(name):
             assert "mma.sync.aligned.m16n8k8.row.col.f32.tf32" in built.ptx
             assert "cvt.rna.tf32.f32" in built.ptx
         for major, minor in ARCHITECTURES:
-            log = link_ptx(built.ptx, f"sm_{major}{minor}")[2]
-            assert read_link_report(log)[1] == 0, (one.kernel, major)
+            log = link_ptx(built.ptx, f"sm_{major}{minor}").log
+            assert read_link_report(log).spill_bytes == 0, (one.kernel, major)

@@ -5,7 +5,7 @@ from dataclasses import replace
 import numpy as np
 import pytest
 
-from gpuflow.kir.argmax import finds_first_largest, first_largest
+from gpuflow.kir.argmax import combine_argmax, is_argmax
 from gpuflow.kir.builder import Builder
 from gpuflow.kir.interpret import run
 from gpuflow.kir.nodes import Axis, Kernel, Mode, Operand, Reduce, Role, Stride
@@ -13,7 +13,7 @@ from gpuflow.kir.verify import verify
 from gpuflow.kir.walk import statements
 
 
-def search_kernel(combine=first_largest):
+def search_kernel(combine=combine_argmax):
     operands = {
         "at": Operand("at", "int64", Mode.INDEX, (Stride.UNIT,)),
         "x": Operand("x", "int32", Mode.IN, (Stride.UNIT,)),
@@ -51,20 +51,20 @@ def last_largest(build, key, place, new_key, new_place):
 
 
 def smallest(build, key, place, new_key, new_place):
-    return first_largest(build, new_key, new_place, key, place)
+    return combine_argmax(build, new_key, new_place, key, place)
 
 
 def test_only_this_reduction_is_recognized():
     reduce = reduce_of(search_kernel())
-    assert finds_first_largest(reduce)
-    assert not finds_first_largest(reduce_of(search_kernel(last_largest)))
-    assert not finds_first_largest(reduce_of(search_kernel(smallest)))
+    assert is_argmax(reduce)
+    assert not is_argmax(reduce_of(search_kernel(last_largest)))
+    assert not is_argmax(reduce_of(search_kernel(smallest)))
     combine = reduce.combine
     swapped = replace(combine, results=combine.results[::-1])
-    assert not finds_first_largest(replace(reduce, combine=swapped))
+    assert not is_argmax(replace(reduce, combine=swapped))
     for place, statement in enumerate(combine.body):
         if not hasattr(statement, "fn"):
             continue
         other = replace(statement, fn="or" if statement.fn == "and" else "le")
         body = (*combine.body[:place], other, *combine.body[place + 1 :])
-        assert not finds_first_largest(replace(reduce, combine=replace(combine, body=body)))
+        assert not is_argmax(replace(reduce, combine=replace(combine, body=body)))

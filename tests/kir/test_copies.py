@@ -8,11 +8,11 @@ from copy_kernels import slices
 
 from gpuflow.kir.interpret import run
 from gpuflow.kir.nodes import Block, Copy, Mode, Strip
-from gpuflow.kir.rewrite import as_loops, renamed
+from gpuflow.kir.rewrite import copy_loops, substituted
 from gpuflow.kir.rules import KernelError
 from gpuflow.kir.text import kernel_text
 from gpuflow.kir.verify import verify
-from gpuflow.kir.walk import statements, unused_number
+from gpuflow.kir.walk import next_value_number, statements
 
 
 def changed(kernel, change):
@@ -24,11 +24,11 @@ def changed(kernel, change):
 
 def in_loops(kernel):
     arrays = {local.name: local for local in kernel.locals}
-    free = iter(range(unused_number(kernel.body), 1000, 100))
+    free = iter(range(next_value_number(kernel.body), 1000, 100))
 
     def change(copy):
         array = arrays.get(copy.source) or arrays[copy.target]
-        return as_loops(copy, array, next(free))
+        return copy_loops(copy, array, next(free))
 
     return changed(kernel, change)
 
@@ -67,7 +67,7 @@ def test_it_means_loops(dtype):
 def test_names_are_replaced():
     kernel = slices("float32")
     names = {"a": "c", "x": "y"}
-    copies = [s for s in statements(renamed(kernel.body, {}, names)) if isinstance(s, Copy)]
+    copies = [s for s in statements(substituted(kernel.body, {}, names)) if isinstance(s, Copy)]
     assert [(copy.target, copy.source) for copy in copies] == [("c", "y"), ("o", "b")]
 
 

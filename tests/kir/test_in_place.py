@@ -2,7 +2,7 @@
 
 import pytest
 
-from gpuflow.kir.in_place import overwritten_early
+from gpuflow.kir.in_place import overwrite_hazards
 from gpuflow.kir.nodes import (
     Apply,
     Axis,
@@ -109,13 +109,13 @@ EARLY = {
 @pytest.mark.parametrize("name", SAFE)
 def test_safe(name):
     verify(SAFE[name])
-    assert overwritten_early(SAFE[name]) == []
+    assert overwrite_hazards(SAFE[name]) == []
 
 
 @pytest.mark.parametrize("name", EARLY)
 def test_early(name):
     rule, broken = EARLY[name]
-    (early,) = overwritten_early(broken)
+    (early,) = overwrite_hazards(broken)
     assert early.rule == rule and early.operand in "uv"
     if rule == AFTER:
         verify(broken)  # what a worker has stored itself, it may keep there

@@ -21,7 +21,7 @@ from gpuflow.kir.nodes import (
     Strip,
     Value,
 )
-from gpuflow.kir.rewrite import renamed
+from gpuflow.kir.rewrite import substituted
 from gpuflow.kir.rules import KernelError
 from gpuflow.kir.text import kernel_text
 from gpuflow.kir.verify import verify
@@ -238,6 +238,6 @@ def test_rules_of_offsets(kernel, rule):
 
 
 def test_renamed_values_and_operands():
-    block = renamed(Block(body=(BACK,)), {Value(1, "float32"): Value(7, "float32")}, {"o": "p"})
+    block = substituted(Block(body=(BACK,)), {Value(1, "float32"): Value(7, "float32")}, {"o": "p"})
     (loop,) = block.body
     assert loop == loops("ij", Load(Value(7, "float32"), "tile"), Store("p", Value(7, "float32")))

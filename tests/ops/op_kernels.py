@@ -10,7 +10,7 @@ import numpy as np
 from gpuflow.core.aval import ShapedArray, storage_dtype
 from gpuflow.core.lowering import Elementwise, Indexed, Reduction, TupleReduction
 from gpuflow.core.primitive import Primitive
-from gpuflow.kir.builder import Builder, Pair
+from gpuflow.kir.builder import Builder, ComplexPair
 from gpuflow.kir.interpret import run
 from gpuflow.kir.nodes import Axis, Kernel, Mode, Operand, Role, Stride
 from gpuflow.kir.scalar import COMPONENT_DTYPES, COMPUTE_DTYPES, NARROW_DTYPES, compute_dtype
@@ -40,11 +40,11 @@ def _takes_pairs(rule: Any) -> bool:
 def _load(builder: Builder, operand: Operand) -> Any:
     if operand.dtype not in COMPONENT_DTYPES:
         return builder.load(operand.name)
-    return Pair(*[builder.load(operand.name, component=part) for part in (0, 1)])
+    return ComplexPair(*[builder.load(operand.name, component=part) for part in (0, 1)])
 
 
 def _store(builder: Builder, operand: str, value: Any) -> None:
-    if isinstance(value, Pair):
+    if isinstance(value, ComplexPair):
         builder.store(operand, value.real, component=0)
         builder.store(operand, value.imag, component=1)
     else:
@@ -147,7 +147,7 @@ def _run_reduction(
                 lower.combine,
                 lambda: [builder.load("x0", component=part) for part in parts],
             )
-            reduced = Pair(*reduced) if len(parts) == 2 else reduced[0]
+            reduced = ComplexPair(*reduced) if len(parts) == 2 else reduced[0]
         _store(builder, "o0", reduced)
     kernel_axes = (Axis("i0", Role.PARALLEL), Axis("i1", Role.REDUCE))
     kernel = Kernel("k", kernel_axes, tuple(operands.values()), builder.finish())
@@ -201,7 +201,7 @@ class IndexedContext:
         offset = self._address(indices, self._in_avals[operand].shape)
         if storage_dtype(self._in_avals[operand].dtype).name not in COMPONENT_DTYPES:
             return self.builder.load(f"x{operand}", offset, where)
-        return Pair(*[self.builder.load(f"x{operand}", offset, where, k) for k in (0, 1)])
+        return ComplexPair(*[self.builder.load(f"x{operand}", offset, where, k) for k in (0, 1)])
 
     def element(self, operand: int, dims: Sequence[int]) -> Any:
         shape = self._in_avals[operand].shape

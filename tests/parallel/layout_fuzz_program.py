@@ -188,7 +188,7 @@ def applied(steps):
     def program(x):
         values = [x]
         for _, number, function in steps:
-            values.append(function(values[number]) % 11)
+            values.append(function(values[number]).astype(x.dtype) % 11)
         return values[-3:]
 
     return program

@@ -6,7 +6,7 @@ import pytest
 import gpuflow as gf
 import gpuflow.numpy as jnp
 from gpuflow import P, lax
-from gpuflow.compiler.passes.join_calls import join_calls
+from gpuflow.compiler.passes.merge_collectives import merge_collectives
 from gpuflow.compiler.passes.program import dce, inline
 from gpuflow.core.aval import ShapedArray
 from gpuflow.core.communicator import PROCESSES, Across, serving
@@ -25,7 +25,7 @@ def total(x, name="i"):
 def sums_in(function, shape=(6, 5), dtype=np.float32):
     """How many elements each sum of the program has."""
     jaxpr, _ = trace_to_jaxpr(function, [ShapedArray(shape, np.dtype(dtype))])
-    joined = join_calls(jaxpr)
+    joined = merge_collectives(jaxpr)
     check_jaxpr(joined)
     return [eqn.inputs[0].aval.size for eqn in joined.eqns if eqn.primitive is psum_p]
 
@@ -96,4 +96,4 @@ def test_gradients_in_shard_map_make_one_sum_of_small_leaves(mesh):
     def sums(jaxpr):
         return [e.inputs[0].aval.size for e in jaxpr.eqns if e.primitive is psum_p]
 
-    assert len(sums(program)) == 6 and sums(join_calls(program)) == [3 * 30]
+    assert len(sums(program)) == 6 and sums(merge_collectives(program)) == [3 * 30]

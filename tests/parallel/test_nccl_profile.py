@@ -43,9 +43,9 @@ def traced(two, tmp_path):
             api._run(comm._side.address)
             work()
 
-        SimApi._give(api, stream, run)
+        SimApi._enqueue(api, stream, run)
 
-    api._give = give
+    api._enqueue = give
     with serving(PROCESSES, comm):
         step = gf.jit(backward)
         for _ in range(3):

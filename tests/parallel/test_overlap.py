@@ -11,7 +11,7 @@ import gpuflow as gf
 import gpuflow.numpy as jnp
 from gpuflow.base import recording
 from gpuflow.base.garbage import collect_garbage
-from gpuflow.compiler.passes.overlap import overlap
+from gpuflow.compiler.passes.overlap import overlap_collectives
 from gpuflow.core import communicator
 from gpuflow.core.aval import ShapedArray
 from gpuflow.core.communicator import PROCESSES, Across, serving
@@ -39,7 +39,7 @@ def backward(x):
 
 def names(function):
     jaxpr, _ = trace_to_jaxpr(function, [ShapedArray((8, 8), np.dtype(np.float32))])
-    overlapped = overlap(jaxpr)
+    overlapped = overlap_collectives(jaxpr)
     check_jaxpr(overlapped)
     return [eqn.primitive.name for eqn in overlapped.eqns], overlapped is jaxpr
 

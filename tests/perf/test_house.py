@@ -18,8 +18,8 @@ MADE_UP = {
         '"""Two\nlines."""\n\n# Why.\nfound = own = 1  # code\n'
         "def f(rule) -> Any:\n    return isinstance(rule, int | lowering.Library)\n"
     ),
-    "gpuflow/compiler/cache/disk.py": 'remembered(kernel, ("turned", 1), make)\n',
-    "gpuflow/runtime/disk.py": "remembered(kernel, make, make)\nisinstance(x, int)\n",
+    "gpuflow/compiler/cache/disk.py": 'memoized(kernel, ("turned", 1), make)\n',
+    "gpuflow/runtime/disk.py": "memoized(kernel, make, make)\nisinstance(x, int)\n",
     "gpuflow/targets/cpu/runtime/native/pool.ll": "; made\n",
     "gpuflow/targets/cpu/printer.py": "",
     "gpuflow/targets/cuda/printer.py": "",

@@ -351,7 +351,7 @@ def test_fewer_threads_than_were_asked_for(tmp_path):
 
         from gpuflow.targets.cpu.runtime.native import pool
         pool.pool().stop()
-        pool.pool().forget_workers()
+        pool.pool().reset_after_fork()
         threading.Thread.start = refuse
         pool.pool().start()
         check()

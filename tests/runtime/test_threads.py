@@ -16,7 +16,7 @@ from late_gpu import gpu_devices
 import gpuflow as gf
 import gpuflow.numpy as jnp
 from gpuflow.runtime import device
-from gpuflow.targets.cuda.runtime.driver.device_memory import Memory
+from gpuflow.targets.cuda.runtime.driver.device_memory import DeviceAllocator
 from gpuflow.targets.cuda_sim.driver import SimApi
 
 SHAPES = [(5, 7), (8, 8), (33, 3)]
@@ -178,14 +178,14 @@ def test_memory_that_a_stream_still_reads_is_not_released_by_another_thread():
                 return True
             return False
 
-    memory = Memory(Api(), lambda: None)
-    memory._waiting.extend([(["done"], "first"), (["reading"], "second")])
+    memory = DeviceAllocator(Api(), lambda: None)
+    memory._held.extend([(["done"], "first"), (["reading"], "second")])
     threads = [threading.Thread(target=memory.allocate, args=(8, 1)) for _ in range(2)]
     for thread in threads:
         thread.start()
     for thread in threads:
         thread.join()
-    assert [handle for _, handle in memory._waiting] == ["second"]
+    assert [handle for _, handle in memory._held] == ["second"]
 
 
 def test_threads_get_one_driver_of_a_device():

@@ -30,7 +30,7 @@ from gpuflow.compiler.planning.plan import KernelStep
 from gpuflow.targets.cpu.codegen.build import build_cpu
 from gpuflow.targets.cpu.runtime import kernels
 from gpuflow.targets.cpu.runtime.native import object_code
-from gpuflow.targets.cuda.codegen import cached
+from gpuflow.targets.cuda.codegen import cached_builds as cached
 from gpuflow.targets.cuda.codegen.build import build_cuda
 from gpuflow.targets.cuda.codegen.printing.printers import print_scheduled
 from gpuflow.targets.cuda.codegen.schedules.launch_config import schedule_cuda
@@ -103,7 +103,7 @@ def is_lazy(value):
 
 @pytest.mark.parametrize("target", [kernels, cached], ids=["cpu", "cuda"])
 def test_all_that_an_emitter_imports_is_in_the_key(target):
-    held = digested(target._EMITTERS)
+    held = digested(target._CODE_MODULES)
     assert len(held) > 40
     imported = set().union(*(imports_of(module) for module in held))
     allowed = (*NEUTRAL, *BEFORE_KERNEL_IR, *IN_TEXTS, *RUNTIME)
@@ -153,7 +153,7 @@ def modules_that_run(build, kernels):
 
 def test_no_module_outside_of_the_key_runs_while_kernels_are_built_for_the_cpu():
     ran = modules_that_run(lambda kernel: build_cpu(kernels.print_cpu(kernel)), sample())
-    assert {m for m in ran - digested(kernels._EMITTERS) if not is_within(m, NEUTRAL)} == set()
+    assert {m for m in ran - digested(kernels._CODE_MODULES) if not is_within(m, NEUTRAL)} == set()
     assert {f"gpuflow.{m}" for m in ("kir.builder", "targets.kernel_walk")} <= ran
 
 
@@ -165,11 +165,11 @@ def test_no_module_outside_of_the_key_runs_while_kernels_are_built_for_gpus():
 
     def build(kernel):
         source, launch = printed(kernel)
-        build_cuda(source.text, source.entry, source.signature, (9, 0), launch.bounds)
+        build_cuda(source.text, source.entry, source.signature, (9, 0), launch.max_threads)
 
     ran = modules_that_run(printed, sample())
     ran |= modules_that_run(build, sample()[::6])  # each takes seconds
-    assert {m for m in ran - digested(cached._EMITTERS) if not is_within(m, NEUTRAL)} == set()
+    assert {m for m in ran - digested(cached._CODE_MODULES) if not is_within(m, NEUTRAL)} == set()
 
 
 def test_the_native_runtime_is_built_with_modules_that_are_in_its_key():
@@ -178,7 +178,7 @@ def test_the_native_runtime_is_built_with_modules_that_are_in_its_key():
     files = set()
     sys.setprofile(lambda frame, event, _: files.add(frame.f_code.co_filename))
     try:
-        object_code.linkable(object_code.compiled(module.text, 0).code, module.symbols)
+        object_code.image_if_supported(object_code.compile_ir(module.text, 0).code, module.symbols)
     finally:
         sys.setprofile(None)
     ran = {module_of(file) for file in files if Path(file).is_relative_to(PACKAGE)}
@@ -269,7 +269,7 @@ import gpuflow, numpy
 from gpuflow.compiler.pipeline import compile_plan
 from gpuflow.kernels.transposing import copy_transposed
 from gpuflow.runtime.kernel_cache import kernel_cache
-from gpuflow.targets.cuda.codegen.cached import cuda_kernels
+from gpuflow.targets.cuda.codegen.cached_builds import cuda_kernels
 from gpuflow.targets.cuda.codegen.handwritten import build_handwritten
 jaxpr = gpuflow.jit(gpuflow.numpy.sin).lower(numpy.ones(40, numpy.float32)).jaxpr
 cuda_kernels(compile_plan(jaxpr, [])[0].steps, kernel_cache())

@@ -9,6 +9,8 @@ complete, unless the disk damaged it, which the checksum detects. Files that ano
 written are not read. Processes that build the same kernel at once write equal content, and the last
 one wins. The cache never fails a program: a problem with the folder costs one warning and a build
 in memory.
+
+Tests: tests/targets/cpu/test_cpu_cache.py, tests/targets/cuda/test_cuda_cache.py.
 """
 
 from __future__ import annotations
@@ -46,16 +48,17 @@ Loaded = TypeVar("Loaded")
 
 
 @record
-class Entry:
+class CacheEntry:
     """One compiled kernel.
 
     Attributes:
-        code: machine code.
-        suffix: the kind of code: "image", "o" or "cubin".
+        code: machine code. The process executes it, so it must come from a trusted source.
+        suffix: the kind of code: "image", "o" or "cubin"; also the suffix of its file, which must
+            match ``size._CACHE_FILE``.
         source: the readable text from which it was built; may be empty.
         entry: the symbol of the kernel's function.
         imports: external symbols that the loader must resolve.
-        info: further data of the target, as JSON.
+        metadata: further data of the target; only values that JSON can represent.
     """
 
     code: bytes
@@ -63,7 +66,7 @@ class Entry:
     source: str
     entry: str
     imports: tuple[str, ...] = ()
-    info: dict[str, Any] = field(default_factory=dict)
+    metadata: dict[str, Any] = field(default_factory=dict)
 
 
 @record(frozen=False)
@@ -109,10 +112,14 @@ def source_digest(modules: Iterable[ModuleType]) -> str:
 def _files_of(module: ModuleType) -> list[str]:
     file = module.__file__
     assert file is not None
-    folder, name = os.path.split(file)
-    if name != "__init__.py":
+    folder, file_name = os.path.split(file)
+    if file_name != "__init__.py":
         return [file]
-    return [f"{folder}/{name}" for name in sorted(os.listdir(folder)) if name.endswith(".py")]
+    return [
+        f"{folder}/{file_name}"
+        for file_name in sorted(os.listdir(folder))
+        if file_name.endswith(".py")
+    ]
 
 
 def cache_key(text: str, inputs: tuple[str, ...]) -> str:
@@ -130,7 +137,11 @@ def cache_key(text: str, inputs: tuple[str, ...]) -> str:
 
 @record(frozen=False)
 class _Slot:
-    """A value of ``KernelCache.once``. Concurrent callers wait at the lock for the first one."""
+    """A value of ``KernelCache.load_once``; valid only if ``ready``.
+
+    Concurrent callers wait at the lock for the first one. ``ready`` is set last, so that it may be
+    read without the lock.
+    """
 
     lock: threading.Lock = field(default_factory=threading.Lock)
     ready: bool = False
@@ -139,6 +150,10 @@ class _Slot:
 
 class KernelCache:
     """Compiled kernels in a folder and in memory; safe for threads and concurrent processes.
+
+    A key is 64 hexadecimal digits from ``cache_key``. It must determine the code: an entry is never
+    compared with the kernel that requests it. Only ``load_once`` waits for other threads; ``get``
+    outside of it may build an entry in several threads, and the last one is stored.
 
     Args:
         folder: the folder, which is created with the first kernel; None to store nothing.
@@ -150,16 +165,16 @@ class KernelCache:
         self.limit = limit
         # Bytes to write before the folder is measured. Random at first, so that only few of many
         # short processes measure it.
-        self._remaining = int.from_bytes(os.urandom(8)) % (limit // _CHECKS_PER_LIMIT + 1)
+        self._bytes_until_check = int.from_bytes(os.urandom(8)) % (limit // _CHECKS_PER_LIMIT + 1)
         self.stats = CacheStats()
         self._lock = threading.Lock()
         self._warned = False
         self._slots: dict[str, _Slot] = {}
-        self._in_memory: dict[str, Entry] = {}
-        self._prebuilt: dict[str, Entry] = {}
-        self._recorders: list[set[str]] = []
+        self._in_memory: dict[str, CacheEntry] = {}
+        self._prebuilt: dict[str, CacheEntry] = {}
+        self._key_recorders: list[set[str]] = []
 
-    def give(self, entries: Mapping[str, Entry]) -> None:
+    def preload(self, entries: Mapping[str, CacheEntry]) -> None:
         """Add kernels that were built elsewhere, in memory, until the process ends.
 
         Args:
@@ -168,30 +183,31 @@ class KernelCache:
         self._in_memory.update(entries)
 
     @contextmanager
-    def noted(self) -> Iterator[set[str]]:
-        """Collect the keys of all kernels that any thread requests inside the block."""
+    def record_keys(self) -> Iterator[set[str]]:
+        """Collect the keys that any thread gives to ``load_once`` inside the block."""
         keys: set[str] = set()
-        self._recorders.append(keys)
+        self._key_recorders.append(keys)
         try:
             yield keys
         finally:
-            self._recorders.remove(keys)
+            self._key_recorders.remove(keys)
 
-    def stored(self, key: str) -> Entry | None:
+    def lookup(self, key: str) -> CacheEntry | None:
         """The entry of ``key`` in memory or in the folder; None if there is none."""
         return self._in_memory.get(key) or self._read(key)
 
-    def once(self, key: str, load: Callable[[], Loaded]) -> Loaded:
+    def load_once(self, key: str, load: Callable[[], Loaded]) -> Loaded:
         """Return the loaded object of ``key``, from the first ``load()`` that succeeds.
 
         Args:
             key: a key from ``cache_key``.
-            load: loads the kernel; if it raises, the next call tries again.
+            load: loads the kernel; if it raises, the next call tries again. It must not request
+                ``key`` itself, because it runs under the lock of the key.
 
         Returns:
             The same object for every call with ``key``.
         """
-        for keys in self._recorders:
+        for keys in self._key_recorders:
             keys.add(key)
         slot = self._slots.setdefault(key, _Slot())
         if not slot.ready:
@@ -201,27 +217,27 @@ class KernelCache:
                     slot.ready = True
         return slot.value
 
-    def keys(self, kind: type = object) -> list[str]:
+    def loaded_keys(self, kind: type = object) -> list[str]:
         """The keys of all loaded objects of a class, in the order of first use."""
         slots = list(self._slots.items())
         return [key for key, slot in slots if slot.ready and isinstance(slot.value, kind)]
 
-    def has(self, key: str) -> bool:
+    def is_loaded(self, key: str) -> bool:
         """Whether ``once`` has a result for ``key``."""
         slot = self._slots.get(key)
         return slot is not None and slot.ready
 
     def is_stored(self, key: str) -> bool:
         """Whether there is an entry of ``key``; one in the folder may be damaged."""
-        description = self.path(key, "json")
-        return key in self._in_memory or (description is not None and description.exists())
+        json_path = self.path(key, "json")
+        return key in self._in_memory or (json_path is not None and json_path.exists())
 
-    def get(self, key: str, build: Callable[[], Entry]) -> Entry:
+    def get(self, key: str, build: Callable[[], CacheEntry]) -> CacheEntry:
         """The stored entry of ``key``; if there is none, build one and store it.
 
         Args:
             key: a key from ``cache_key``.
-            build: builds the entry; its exceptions propagate.
+            build: builds the entry; its exceptions propagate. It runs without locks.
 
         Returns:
             The entry.
@@ -229,22 +245,24 @@ class KernelCache:
         entry = self._prebuilt.pop(key, None)
         if entry is not None:
             return entry
-        entry = self.stored(key)
+        entry = self.lookup(key)
         if entry is not None:
             with self._lock:
                 self.stats.loaded += 1
             return entry
         return self._build(key, build)
 
-    def add(self, key: str, build: Callable[[], Entry]) -> None:
+    def prebuild(self, key: str, build: Callable[[], CacheEntry]) -> None:
         """Build an entry and store it; the next ``get`` returns it without counting it as loaded.
+
+        Until then the entry stays in memory.
 
         Args:
             key, build: as for ``get``.
         """
         self._prebuilt[key] = self._build(key, build)
 
-    def _build(self, key: str, build: Callable[[], Entry]) -> Entry:
+    def _build(self, key: str, build: Callable[[], CacheEntry]) -> CacheEntry:
         """Build an entry, count and record the time, and write it."""
         start = clock()
         entry = build()
@@ -258,12 +276,15 @@ class KernelCache:
         self._write(key, entry)
         return entry
 
-    def forget_locks(self) -> None:
-        """Reset locks in a forked child, where their owners are gone; loaded code remains."""
+    def reset_locks_after_fork(self) -> None:
+        """Reset locks in a forked child, where their owners are gone; loaded code remains.
+
+        Call it only while the child has one thread.
+        """
         self._lock = threading.Lock()
         self._slots = {key: slot for key, slot in self._slots.items() if slot.ready}
 
-    def replace(self, key: str, build: Callable[[], Entry], error: Exception) -> Entry:
+    def rebuild(self, key: str, build: Callable[[], CacheEntry], error: Exception) -> CacheEntry:
         """Rebuild an entry that could not be loaded, and warn.
 
         Args:
@@ -284,13 +305,13 @@ class KernelCache:
             return None
         return self.folder / key[:2] / f"{key}.{suffix}"
 
-    def _read(self, key: str) -> Entry | None:
+    def _read(self, key: str) -> CacheEntry | None:
         """Read an entry from the folder; None if it is missing or damaged."""
-        description = self.path(key, "json")
-        if description is None:
+        json_path = self.path(key, "json")
+        if json_path is None:
             return None
         try:
-            text = read_private(description)
+            text = read_private(json_path)
         except FileNotFoundError:
             return None
         except OSError as error:
@@ -299,54 +320,57 @@ class KernelCache:
         try:
             return self._parse(key, parse_json(text))
         except (OSError, ValueError, KeyError, TypeError, AttributeError) as error:
-            if not description.exists():
+            if not json_path.exists():
                 return None  # another process has just deleted the entry
             self._warn(f"holds a damaged kernel {key[:12]} ({type(error).__name__}: {error})")
             return None
 
-    def _parse(self, key: str, record: dict[str, Any]) -> Entry:
-        """Build an entry from its json and its files; raises ValueError if the checksum differs."""
-        code_path, source_path = self.path(key, record["suffix"]), self.path(key, "py")
+    def _parse(self, key: str, json_fields: dict[str, Any]) -> CacheEntry:
+        """Build an entry from its json and its files; raises ValueError if the checksum differs.
+
+        Nothing in ``json_fields`` is trusted: missing and wrong fields raise.
+        """
+        code_path, source_path = self.path(key, json_fields["suffix"]), self.path(key, "py")
         assert code_path is not None and source_path is not None
         code = read_private(code_path)
-        if record["checksum"] != _checksum(key, record, code):
+        if json_fields["checksum"] != _checksum(key, json_fields, code):
             raise ValueError("the checksum differs")
         try:
             source = read_private(source_path).decode()
         except FileNotFoundError:
             source = ""  # only for readers; the kernel runs without it
-        return Entry(
+        return CacheEntry(
             code,
-            str(record["suffix"]),
+            str(json_fields["suffix"]),
             source,
-            str(record["entry"]),
-            tuple(str(name) for name in record["imports"]),
-            dict(record["info"]),
+            str(json_fields["entry"]),
+            tuple(str(name) for name in json_fields["imports"]),
+            dict(json_fields["info"]),
         )
 
-    def _write(self, key: str, entry: Entry) -> None:
+    def _write(self, key: str, entry: CacheEntry) -> None:
         """Write an entry, the json last; without a folder, retain it in memory."""
         if self.folder is None:
             self._in_memory[key] = entry
             return
-        record: dict[str, Any] = {
+        json_fields: dict[str, Any] = {
             "entry": entry.entry,
             "imports": list(entry.imports),
-            "info": entry.info,
+            "info": entry.metadata,
             "suffix": entry.suffix,
         }
-        record["checksum"] = _checksum(key, record, entry.code)
-        files = {
+        json_fields["checksum"] = _checksum(key, json_fields, entry.code)
+        contents = {
             entry.suffix: entry.code,
             "py": entry.source.encode(),
-            "json": json.dumps(record, indent=1).encode(),
+            "json": json.dumps(json_fields, indent=1).encode(),
         }
         try:
-            for suffix, content in files.items():
+            for suffix, content in contents.items():
                 path = self.path(key, suffix)
                 assert path is not None
                 replace_file(path, content)
-            self._trim_if_due(sum(map(len, files.values())))
+            self._trim_if_due(sum(map(len, contents.values())))
         except OSError as error:
             self._warn(f"cannot be written ({error})")
 
@@ -355,28 +379,28 @@ class KernelCache:
         if not self.limit or self.folder is None:
             return
         with self._lock:
-            self._remaining -= written
-            is_due = self._remaining < 0
+            self._bytes_until_check -= written
+            is_due = self._bytes_until_check < 0
         if is_due:
-            remaining = self.limit - trim(self.folder, self.limit)
-            self._remaining = max(remaining, self.limit // _CHECKS_PER_LIMIT)
+            free_bytes = self.limit - trim(self.folder, self.limit)
+            self._bytes_until_check = max(free_bytes, self.limit // _CHECKS_PER_LIMIT)
 
-    def _warn(self, what: str) -> None:
+    def _warn(self, problem: str) -> None:
         with self._lock:
             if self._warned:
                 return
             self._warned = True
         warnings.warn(
-            f"[cache] the kernel cache folder must be usable; {self.folder} {what}. Kernels are "
+            f"[cache] the kernel cache folder must be usable; {self.folder} {problem}. Kernels are "
             "built again. Fix: delete the folder or set GPUFLOW_CACHE_DIR to another.",
             CacheWarning,
             stacklevel=4,
         )
 
 
-def _checksum(key: str, record: dict[str, Any], code: bytes) -> str:
+def _checksum(key: str, json_fields: dict[str, Any], code: bytes) -> str:
     """The checksum of an entry, including its key."""
-    fields = [key, *(record[name] for name in ("suffix", "entry", "imports", "info"))]
-    digest = hashlib.sha256(json.dumps(fields, sort_keys=True).encode())
+    checksummed = [key, *(json_fields[name] for name in ("suffix", "entry", "imports", "info"))]
+    digest = hashlib.sha256(json.dumps(checksummed, sort_keys=True).encode())
     digest.update(code)
     return digest.hexdigest()

@@ -1,4 +1,7 @@
-"""Versions of installed packages, for cache keys, without importing the packages."""
+"""Versions of installed packages, for cache keys, without importing the packages.
+
+Tests: tests/targets/cpu/test_cpu_cache.py, tests/targets/cuda/test_cuda_toolchain.py.
+"""
 
 from __future__ import annotations
 
@@ -18,8 +21,14 @@ else:
 
 @cache
 def version_of(package: str) -> str:
-    """The version of an installed package, without importing it; "none" if it is missing."""
-    version = _distributions().get(_normal(package))
+    """The version of an installed package, without importing it; "none" if it is missing.
+
+    Cached for the process: packages installed later are not seen.
+
+    Args:
+        package: the name of the distribution, in any spelling that PyPA regards as equal.
+    """
+    version = _distributions().get(_normalized(package))
     if version is not None:
         return version
     try:
@@ -43,9 +52,10 @@ def _distributions() -> dict[str, str]:
         for name in names:
             package, _, version = name.removesuffix(".dist-info").partition("-")
             if name.endswith(".dist-info") and version:
-                versions.setdefault(_normal(package), version)
+                versions.setdefault(_normalized(package), version)
     return versions
 
 
-def _normal(package: str) -> str:
+def _normalized(package: str) -> str:
+    """The name of a package in lower case, with separators as underscores (PyPA)."""
     return re.sub(r"[-_.]+", "_", package).lower()

@@ -1,5 +1,5 @@
 """Fusion: equations to groups, each of which one kernel or one library call computes.
 
-``fuse.py`` merges, ``kinds.py`` decides whether one kernel can compute a group, ``regions.py`` and
-``space.py`` are the data structures. See docs/design/0024-fusion.md.
+``fuse.py`` merges, ``legality.py`` decides whether one kernel can compute a group, ``regions.py``
+and ``space.py`` are the data structures. See docs/design/0024-fusion.md.
 """

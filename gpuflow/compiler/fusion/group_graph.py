@@ -3,6 +3,8 @@
 Invariant: ranks increase along every edge. So a search for paths between two nodes visits only the
 nodes that are ranked between them, and a merge only reorders those. Source: Pearce and Kelly 2006,
 "A dynamic topological sort algorithm for directed acyclic graphs".
+
+Tests: tests/compiler/test_group_graph.py.
 """
 
 from __future__ import annotations
@@ -12,7 +14,11 @@ from collections.abc import Iterator
 
 
 class GroupGraph:
-    """A DAG of nodes 0 to count - 1. Edges lead from smaller to larger nodes before merges."""
+    """A DAG of nodes 0 to count - 1. Edges lead from smaller to larger nodes before merges.
+
+    All edges must be added before the first merge. A node that was merged into another one must not
+    be used afterwards.
+    """
 
     def __init__(self, count: int) -> None:
         self._successors: dict[int, set[int]] = {node: set() for node in range(count)}
@@ -26,12 +32,12 @@ class GroupGraph:
 
     def can_merge(self, a: int, b: int) -> bool:
         """Whether merging two nodes leaves the graph acyclic: no path passes through a third."""
-        return self._after(*self._sorted(a, b)) is not None
+        return self._descendants_before(*self._by_rank(a, b)) is not None
 
     def merge(self, keep: int, drop: int) -> None:
-        """Merge ``drop`` into ``keep``; ``can_merge`` must hold."""
-        first, last = self._sorted(keep, drop)
-        after, before = self._after(first, last), self._before(first, last)
+        """Merge ``drop`` into ``keep``, two different nodes for which ``can_merge`` holds."""
+        first, last = self._by_rank(keep, drop)
+        after, before = self._descendants_before(first, last), self._ancestors_after(first, last)
         assert after is not None
         # Predecessors of the last move before the merged node, successors of the first after it.
         rank_of = self._rank_of
@@ -39,36 +45,36 @@ class GroupGraph:
         ranks = sorted(self._rank[node] for node in reordered)
         for node, rank in zip(reordered, ranks, strict=True):
             self._rank[node] = rank
-        for edges, back in (
+        for edges, reverse_edges in (
             (self._successors, self._predecessors),
             (self._predecessors, self._successors),
         ):
             for other in edges.pop(drop):
-                back[other].discard(drop)
+                reverse_edges[other].discard(drop)
                 if other != keep:
-                    back[other].add(keep)
+                    reverse_edges[other].add(keep)
                     edges[keep].add(other)
 
     def order(self) -> Iterator[int]:
         """Nodes in topological order; among ready nodes the smallest comes first."""
-        waiting = {node: len(sources) for node, sources in self._predecessors.items()}
-        ready = [node for node, count in waiting.items() if count == 0]
+        in_degree = {node: len(sources) for node, sources in self._predecessors.items()}
+        ready = [node for node, degree in in_degree.items() if degree == 0]
         heapq.heapify(ready)
         while ready:
             node = heapq.heappop(ready)
             yield node
             for target in self._successors[node]:
-                waiting[target] -= 1
-                if waiting[target] == 0:
+                in_degree[target] -= 1
+                if in_degree[target] == 0:
                     heapq.heappush(ready, target)
 
     def _rank_of(self, node: int) -> int:
         return self._rank[node]
 
-    def _sorted(self, a: int, b: int) -> tuple[int, int]:
+    def _by_rank(self, a: int, b: int) -> tuple[int, int]:
         return (a, b) if self._rank[a] < self._rank[b] else (b, a)
 
-    def _after(self, first: int, last: int) -> set[int] | None:
+    def _descendants_before(self, first: int, last: int) -> set[int] | None:
         """Nodes after ``first`` ranked below ``last``; None if one of them leads to ``last``."""
         limit = self._rank[last]
         seen: set[int] = set()
@@ -85,7 +91,7 @@ class GroupGraph:
                     stack.append(target)
         return seen
 
-    def _before(self, first: int, last: int) -> set[int]:
+    def _ancestors_after(self, first: int, last: int) -> set[int]:
         """Nodes that lead to ``last`` ranked above ``first``."""
         limit = self._rank[first]
         seen: set[int] = set()

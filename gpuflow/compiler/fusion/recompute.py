@@ -4,36 +4,49 @@ The gradient of an activation reads half a dozen arrays that the forward pass wo
 All of them follow from two arrays by a few additions and products. So after fusion, each value that
 leaves its group is examined. If the kernels of all readers can compute it from stored values by a
 few cheap operations, they do so, and the value is not stored.
+
+Tests: tests/compiler/test_recompute.py.
 """
 
 from __future__ import annotations
 
 from collections.abc import Sequence
+from typing import NamedTuple
 
 from gpuflow.base.records import record
-from gpuflow.compiler.fusion.kinds import Form, form_of
+from gpuflow.compiler.fusion.legality import LoopStructure, loop_structure_of
 from gpuflow.compiler.fusion.regions import MergedRegion, Region, region_of
-from gpuflow.compiler.fusion.space import NotOneKernelError, Program
+from gpuflow.compiler.fusion.space import FusionProgram, NotOneKernelError
 from gpuflow.core.jaxpr import Literal, Var
 
-Kernel = tuple[Region, Form]
+# Most total price of the equations that recompute a value; an op's price is ``lower.price``.
+MOST_RECOMPUTE_PRICE = 4
 
-MOST_OPERATIONS = 4  # total price of the equations that recompute a value
+
+class FusedKernel(NamedTuple):
+    """A group that one kernel computes, with the loops that ``loop_structure_of`` found for it."""
+
+    region: Region
+    loops: LoopStructure
 
 
-def compute_again(program: Program, kernels: Sequence[Kernel | None]) -> list[Kernel | None]:
+def rematerialize(
+    program: FusionProgram, kernels: Sequence[FusedKernel | None]
+) -> list[FusedKernel | None]:
     """Let readers recompute cheap values, which are then no longer stored.
 
     Args:
         program: the program.
-        kernels: its groups in order; None for a group that is a call. Their regions are changed.
+        kernels: its groups in execution order; None for a group that is a call. Their regions are
+            changed, and must not be used afterwards.
 
     Returns:
-        The same groups. A group that stores nothing is no longer needed.
+        The same groups, with the same kinds. A group that stores nothing is no longer needed: its
+        ``region.escaping`` is empty.
     """
     rematerializer = _Rematerializer(program, list(kernels))
     for group, kernel in enumerate(kernels):
-        if kernel is not None and not kernel[0].outline.updates:
+        if kernel is not None and not kernel.region.outline.updates:
             rematerializer.visit(group)
     return rematerializer.kernels
 
@@ -46,24 +59,24 @@ class _Rematerializer:
         program: the program.
         kernels: the kernel of each group; None for a call.
         group_of: the original group of each equation.
-        changing: buffers that equations update in place.
+        updated_buffers: variables that own buffers which equations update in place.
     """
 
-    program: Program
-    kernels: list[Kernel | None]
+    program: FusionProgram
+    kernels: list[FusedKernel | None]
 
     def __post_init__(self) -> None:
         self.group_of = {
             e: group
             for group, kernel in enumerate(self.kernels)
-            for e in (kernel[0].members if kernel is not None else ())
+            for e in (kernel.region.members if kernel is not None else ())
         }
         # A reader that recomputes from such a buffer could see it after the update.
-        self.changing = {self.program.storage(var)[0] for var in self.program.updated()}
+        self.updated_buffers = {self.program.storage(var)[0] for var in self.program.updated()}
 
     def visit(self, group: int) -> None:
         """Let the readers of a group's values recompute them, if that is cheap."""
-        region, _ = self._kernel(group)
+        region = self._kernel(group).region
         in_memory = set(region.reads)
         candidates = []
         for var in self.program.escaping(sorted(region.members), region.unstored):
@@ -75,7 +88,7 @@ class _Rematerializer:
             if not self._try_recompute(var, group, in_memory):
                 in_memory.add(var)
 
-    def _kernel(self, group: int) -> Kernel:
+    def _kernel(self, group: int) -> FusedKernel:
         kernel = self.kernels[group]
         assert kernel is not None
         return kernel
@@ -98,47 +111,53 @@ class _Rematerializer:
         return sorted(groups - {group})
 
     def _try_recompute(self, var: Var, group: int, in_memory: set[Var]) -> bool:
-        """Let all readers recompute ``var``; return whether they can and do."""
-        chain = self._chain(var, in_memory)
-        if chain is None or self._reads_what_changes(chain):
+        """Let all readers recompute ``var``; return whether they can and do.
+
+        Regions change only after all merges have been found to be possible.
+        """
+        chain = self._recompute_chain(var, in_memory)
+        if chain is None or self._reads_updated_buffer(chain):
             return False
-        merges: list[tuple[int, MergedRegion, Form]] = []
+        merges: list[tuple[int, MergedRegion, LoopStructure]] = []
         try:
             for reader in self._readers(var, group):
-                region, form = self._kernel(reader)
-                if self._new_arrays(chain, var, region) > 1:
+                region, loops = self._kernel(reader)
+                if self._count_new_arrays(chain, var, region) > 1:
                     return False
                 # The region may have some of them from an earlier recomputation.
                 copied = [e for e in chain if e not in region.members]
                 if not copied:
                     continue
                 merged = MergedRegion(self.program, region, region_of(self.program, copied, copied))
-                new_form = form_of(merged)
-                if new_form.kind is not form.kind:
+                new_loops = loop_structure_of(merged)
+                if new_loops.kind is not loops.kind:
                     return False
-                merges.append((reader, merged, new_form))
-            region, form = self._kernel(group)
+                merges.append((reader, merged, new_loops))
+            region, loops = self._kernel(group)
             region = region.without(var)
-            new_form = form_of(region)
+            new_loops = loop_structure_of(region)
         except NotOneKernelError:
             return False
-        if new_form.kind is not form.kind:
+        if new_loops.kind is not loops.kind:
             return False
-        self.kernels[group] = region, new_form
-        for reader, merged, new_form in merges:
-            self.kernels[reader] = merged.commit(), new_form
+        self.kernels[group] = FusedKernel(region, new_loops)
+        for reader, merged, new_loops in merges:
+            self.kernels[reader] = FusedKernel(merged.commit(), new_loops)
         return True
 
-    def _chain(self, var: Var, in_memory: set[Var]) -> list[int] | None:
-        """The equations that compute ``var`` from stored values; None if they are too costly."""
+    def _recompute_chain(self, var: Var, in_memory: set[Var]) -> list[int] | None:
+        """The equations that compute ``var`` from stored values, in program order.
+
+        None if their price is above MOST_RECOMPUTE_PRICE, or one of them must not be recomputed.
+        """
         chain: set[int] = set()
         cost = 0
-        stack = [var]
-        while stack:
-            source = stack.pop()
-            if source in in_memory or source in self.program.views:
+        pending = [var]
+        while pending:
+            value = pending.pop()
+            if value in in_memory or value in self.program.views:
                 continue
-            position = self.program.producer.get(source)
+            position = self.program.producer.get(value)
             if position is None:
                 return None  # an input that the group did not read itself
             if position in chain:
@@ -149,23 +168,25 @@ class _Rematerializer:
                 return None
             chain.add(position)
             cost += price
-            if cost > MOST_OPERATIONS:
+            if cost > MOST_RECOMPUTE_PRICE:
                 return None
-            stack += [atom for atom in eqn.inputs if type(atom) is not Literal]
+            pending += [atom for atom in eqn.inputs if type(atom) is not Literal]
         return sorted(chain)
 
-    def _reads_what_changes(self, chain: Sequence[int]) -> bool:
+    def _reads_updated_buffer(self, chain: Sequence[int]) -> bool:
         storage = self.program.storage
-        return any(storage(atom)[0] in self.changing for atom in self._arrays_read(chain))
+        return any(
+            storage(atom)[0] in self.updated_buffers for atom in self._external_operands(chain)
+        )
 
-    def _new_arrays(self, chain: Sequence[int], var: Var, reader: Region) -> int:
-        """The count of arrays of ``var``'s rank or more that a reader would read in addition."""
+    def _count_new_arrays(self, chain: Sequence[int], value: Var, reader: Region) -> int:
+        """The count of arrays of ``value``'s rank or more that a reader would read in addition."""
         storage = self.program.storage
-        read = {storage(atom)[0] for atom in reader.reads}
-        needed = {storage(atom)[0] for atom in self._arrays_read(chain)}
-        return sum(buffer.aval.ndim >= var.aval.ndim for buffer in needed - read)
+        read_buffers = {storage(atom)[0] for atom in reader.reads}
+        needed_buffers = {storage(atom)[0] for atom in self._external_operands(chain)}
+        return sum(buffer.aval.ndim >= value.aval.ndim for buffer in needed_buffers - read_buffers)
 
-    def _arrays_read(self, members: Sequence[int]) -> set[Var]:
+    def _external_operands(self, members: Sequence[int]) -> set[Var]:
         """External operands of equations."""
         own = set(members)
         return {

@@ -9,6 +9,8 @@ of a carry change. A select becomes an update if these conditions hold:
 - its array is a donated input;
 - the result becomes an output by updates alone;
 - all these updates happen in the memory of the input.
+
+Tests: tests/compiler/test_updates.py, tests/compiler/test_lane_scatters.py.
 """
 
 from __future__ import annotations
@@ -30,25 +32,26 @@ from gpuflow.compiler.passes.updates_in_place import (
 from gpuflow.core.jaxpr import Atom, Eqn, Jaxpr, Literal, Var
 
 
-def _unplugged(*arguments: Any) -> NoReturn:
+def _not_wired(*arguments: Any) -> NoReturn:
     raise RuntimeError("[choices] gpuflow must be imported as a whole. Fix: import gpuflow.")
 
 
 @record(frozen=False)
-class _Rules:
+class _SelectRules:
     """Rules of ops about selects, which the compiler must not import; ``wiring.py`` sets them.
 
     Attributes:
-        choice: the predicate of an equation's new elements, and the array that it may update; None
-            if the equation is not such a select.
-        update: ``(eqn, definition, build) -> bool``: build the update; False if impossible.
+        match_select: ``eqn -> (predicate, array)``: the predicate of the new elements, and the
+            array that they replace; None if the equation is not such a select.
+        emit_update: ``(eqn, definition, build) -> bool``: build the update of a matched equation,
+            whose result is the last equation of ``build``; False if impossible.
     """
 
-    choice: Callable[[Eqn], tuple[Atom, Var] | None] = _unplugged
-    update: Callable[..., bool] = _unplugged
+    match_select: Callable[[Eqn], tuple[Atom, Var] | None] = _not_wired
+    emit_update: Callable[..., bool] = _not_wired
 
 
-rules = _Rules()
+rules = _SelectRules()
 
 
 def selects_to_updates(jaxpr: Jaxpr, donations: Donations, inner_aliases: InnerAliases) -> Jaxpr:
@@ -56,38 +59,43 @@ def selects_to_updates(jaxpr: Jaxpr, donations: Donations, inner_aliases: InnerA
 
     Args:
         jaxpr: the program.
-        donations, inner_aliases: the values that may be updated in place, see ``UpdateRule``.
+        donations, inner_aliases: the values that may be updated in place, see ``InPlaceAnalysis``.
+
+    Returns:
+        The program with updates; a select stays if its update would not be in place.
     """
-    if not any(rules.choice(eqn) is not None for eqn in jaxpr.eqns):
+    if not any(rules.match_select(eqn) is not None for eqn in jaxpr.eqns):
         return jaxpr
-    for var, end in donations.items():
-        for out in jaxpr.outvars if end is None else (end,):
-            changed = _with_updates(jaxpr, var, out, inner_aliases)
-            if changed is not None and type(out) is Var:
-                described = describe_program(changed, donations, inner_aliases)
-                jaxpr = changed if described.storage(out)[0] is var else jaxpr
+    for var, output in donations.items():
+        for out in jaxpr.outvars if output is None else (output,):
+            rewritten = _with_updates(jaxpr, var, out, inner_aliases)
+            if rewritten is not None and type(out) is Var:
+                described = describe_program(rewritten, donations, inner_aliases)
+                jaxpr = rewritten if described.storage(out)[0] is var else jaxpr
     return jaxpr
 
 
-def body_with_updates(jaxpr: Jaxpr, first: int, count: int) -> Jaxpr:
+def body_with_updates(jaxpr: Jaxpr, first_carry: int, num_carry: int) -> Jaxpr:
     """The body of a loop with in-place updates of carries; loops in it need not be compiled.
 
     Args:
         jaxpr: the body.
-        first, count: index of the first carry among the inputs, and the count of carries.
+        first_carry, num_carry: index of the first carry among the inputs, and the count of carries.
     """
-    return selects_to_updates(jaxpr, carry_donations(jaxpr, first, count), NO_INNER_ALIASES)
+    return selects_to_updates(
+        jaxpr, carry_donations(jaxpr, first_carry, num_carry), NO_INNER_ALIASES
+    )
 
 
-def update_predicates(jaxpr: Jaxpr, first: int, count: int) -> dict[Eqn, Atom]:
+def update_predicates(jaxpr: Jaxpr, first_carry: int, num_carry: int) -> dict[Eqn, Atom]:
     """The selects of a loop's body that are in-place updates, each with its predicate.
 
     Args:
-        jaxpr, first, count: as of ``body_with_updates``.
+        jaxpr, first_carry, num_carry: as of ``body_with_updates``.
     """
-    unchanged = set(body_with_updates(jaxpr, first, count).eqns)
-    choices = {eqn: rules.choice(eqn) for eqn in jaxpr.eqns if eqn not in unchanged}
-    return {eqn: choice[0] for eqn, choice in choices.items() if choice is not None}
+    unchanged = set(body_with_updates(jaxpr, first_carry, num_carry).eqns)
+    selects = {eqn: rules.match_select(eqn) for eqn in jaxpr.eqns if eqn not in unchanged}
+    return {eqn: select[0] for eqn, select in selects.items() if select is not None}
 
 
 def _with_updates(jaxpr: Jaxpr, var: Var, out: Atom, inner_aliases: InnerAliases) -> Jaxpr | None:
@@ -96,47 +104,50 @@ def _with_updates(jaxpr: Jaxpr, var: Var, out: Atom, inner_aliases: InnerAliases
     None if another equation is between them, or if there is no select.
     """
     definition = Definitions(jaxpr)
-    definition.eqns.update((output, eqn) for eqn in jaxpr.eqns for output in eqn.outputs)
+    definition.eqn_of.update((output, eqn) for eqn in jaxpr.eqns for output in eqn.outputs)
     updates: dict[Var, list[Eqn]] = {}
     while out is not var:
         eqn = definition(out)
         if eqn is None or type(out) is not Var:
             return None
         aliases = updated_pairs(eqn, inner_aliases)
-        pairs = {eqn.outputs[k]: eqn.inputs[operand] for operand, k in aliases}
-        choice = rules.choice(eqn)
-        if choice is not None:
-            build = Replacement(eqn.source)
-            if not rules.update(eqn, definition, build):
+        operand_of = {eqn.outputs[k]: eqn.inputs[operand] for operand, k in aliases}
+        select = rules.match_select(eqn)
+        if select is not None:
+            replacement = Replacement(eqn.source)
+            if not rules.emit_update(eqn, definition, replacement):
                 return None
-            updates[out] = [*build.eqns[:-1], build.eqns[-1].replace(outputs=eqn.outputs)]
-            pairs[out] = choice[1]
-        if out not in pairs:
+            updates[out] = [
+                *replacement.eqns[:-1],
+                replacement.eqns[-1].replace(outputs=eqn.outputs),
+            ]
+            operand_of[out] = select[1]
+        if out not in operand_of:
             return None
-        out = pairs[out]
+        out = operand_of[out]
     if not updates:
         return None
     eqns = [new for eqn in jaxpr.eqns for new in _replacements(eqn, updates)]
-    return reads_first(jaxpr.replace(eqns=_live(jaxpr, eqns)))
+    return reads_first(jaxpr.replace(eqns=_without_dead_producers(jaxpr, eqns)))
 
 
 def _replacements(eqn: Eqn, updates: dict[Var, list[Eqn]]) -> Sequence[Eqn]:
     return updates.get(eqn.outputs[0], (eqn,)) if eqn.outputs else (eqn,)
 
 
-def _live(jaxpr: Jaxpr, eqns: Iterable[Eqn]) -> tuple[Eqn, ...]:
+def _without_dead_producers(jaxpr: Jaxpr, eqns: Iterable[Eqn]) -> tuple[Eqn, ...]:
     """The equations without those that only replaced selects read; others stay identical."""
-    before = {var for eqn in jaxpr.eqns for var in _read(eqn)}
+    read_before = {var for eqn in jaxpr.eqns for var in _variables_read(eqn)}
     live = {atom for atom in jaxpr.outvars if type(atom) is not Literal}
-    result: list[Eqn] = []
+    live_eqns: list[Eqn] = []
     for eqn in reversed([*eqns]):
-        is_dead = live.isdisjoint(eqn.outputs) and not before.isdisjoint(eqn.outputs)
+        is_dead = live.isdisjoint(eqn.outputs) and not read_before.isdisjoint(eqn.outputs)
         if is_dead and not eqn.effects:
             continue
-        live.update(_read(eqn))
-        result.append(eqn)
-    return tuple(reversed(result))
+        live.update(_variables_read(eqn))
+        live_eqns.append(eqn)
+    return tuple(reversed(live_eqns))
 
 
-def _read(eqn: Eqn) -> list[Var]:
+def _variables_read(eqn: Eqn) -> list[Var]:
     return [atom for atom in eqn.inputs if type(atom) is not Literal]

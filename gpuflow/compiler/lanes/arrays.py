@@ -5,6 +5,10 @@ The kind of a dimension is one of these:
 - the index of a batch dimension (0 or more): the lane has the element at its batch index;
 - SMALL: the lane has all elements;
 - REPEATED: the array is broadcast along it.
+
+No two dimensions of an array have the same batch dimension as their kind.
+
+Tests: tests/compiler/test_lanes.py, tests/compiler/test_lane_maps.py.
 """
 
 from __future__ import annotations
@@ -17,10 +21,10 @@ import numpy as np
 from gpuflow.base.records import record
 from gpuflow.core import views
 from gpuflow.core.jaxpr import Eqn
-from gpuflow.kir.builder import Pair
+from gpuflow.kir.builder import ComplexPair
 from gpuflow.kir.nodes import Value
 
-Element = Value | Pair
+Element = Value | ComplexPair
 
 SMALL = -1
 REPEATED = -2
@@ -50,23 +54,23 @@ class LaneArray:
 
     Attributes:
         shape: sizes of all dimensions.
-        kinds: the kind of each dimension.
-        items: the elements, as an object array over the SMALL dimensions.
+        dim_kinds: the kind of each dimension.
+        items: the elements, as an object array over the SMALL dimensions, in their order.
     """
 
     shape: tuple[int, ...]
-    kinds: tuple[int, ...]
+    dim_kinds: tuple[int, ...]
     items: np.ndarray
 
     def __post_init__(self) -> None:
-        lanes = [kind for kind in self.kinds if kind >= 0]
+        lanes = [kind for kind in self.dim_kinds if kind >= 0]
         if len(set(lanes)) != len(lanes):
             raise NotLanesError(f"two dimensions of {self.shape} go along one lane")
 
     @property
     def small(self) -> list[int]:
         """The small dimensions."""
-        return [d for d, kind in enumerate(self.kinds) if kind == SMALL]
+        return [d for d, kind in enumerate(self.dim_kinds) if kind == SMALL]
 
     def flat(self) -> list[Element]:
         """The elements in row-major order."""
@@ -74,7 +78,7 @@ class LaneArray:
 
     def with_items(self, elements: Sequence[Element]) -> LaneArray:
         """The same array with other elements, given in row-major order."""
-        return LaneArray(self.shape, self.kinds, object_array(elements, self.items.shape))
+        return LaneArray(self.shape, self.dim_kinds, object_array(elements, self.items.shape))
 
 
 @record(eq=False)
@@ -82,18 +86,18 @@ class MemoryArray:
     """An operand that is read from memory on demand.
 
     Attributes:
-        number: index of the operand.
+        operand: index of the operand among those of the lane program.
         dtype: storage dtype.
         shape: sizes of the dimensions that have not been indexed yet.
-        kinds: the kind of each of these; SMALL for all that are not batch dimensions.
+        dim_kinds: the kind of each of these; SMALL for all that are not batch dimensions.
         dims: the operand's dimension of each of these.
-        offset: offset in elements; None is 0.
+        offset: int64 offset of the indexed dimensions, in elements; None is 0.
     """
 
-    number: int
+    operand: int
     dtype: str
     shape: tuple[int, ...]
-    kinds: tuple[int, ...]
+    dim_kinds: tuple[int, ...]
     dims: tuple[int, ...]
     offset: Value | None = None
 
@@ -104,14 +108,14 @@ class ComputedArray:
 
     Attributes:
         shape: sizes of its dimensions.
-        element: returns the element at some indices, one for each dimension.
+        element: returns the element at some int64 indices, one for each dimension, in bounds.
     """
 
     shape: tuple[int, ...]
     element: Callable[[Sequence[Value]], Element]
 
     @property
-    def kinds(self) -> tuple[int, ...]:
+    def dim_kinds(self) -> tuple[int, ...]:
         """The kind of each dimension."""
         return (SMALL,) * len(self.shape)
 
@@ -133,7 +137,7 @@ def object_array(elements: Sequence[Element], shape: Sequence[int]) -> np.ndarra
     return result.reshape(tuple(shape))
 
 
-def uniform(element: Element) -> LaneArray:
+def uniform_scalar(element: Element) -> LaneArray:
     """A scalar that is the same in all lanes."""
     return LaneArray((), (), object_array([element], ()))
 
@@ -159,7 +163,7 @@ def check_small(sizes: Sequence[int]) -> None:
         )
 
 
-def joined_kind(first: int, second: int) -> int:
+def common_kind(first: int, second: int) -> int:
     """The common kind of a dimension of two operands; raises NotLanesError if they conflict."""
     if first == second or second == REPEATED:
         return first
@@ -168,7 +172,7 @@ def joined_kind(first: int, second: int) -> int:
     raise NotLanesError("it mixes lanes")
 
 
-def viewed(array: LaneArray, out_shape: Sequence[int], view: views.View) -> LaneArray:
+def apply_view(array: LaneArray, out_shape: Sequence[int], view: views.View) -> LaneArray:
     """Apply a layout op to an array.
 
     Args:
@@ -176,45 +180,52 @@ def viewed(array: LaneArray, out_shape: Sequence[int], view: views.View) -> Lane
         out_shape: the shape of the result.
         view: the result as a view of the row-major operand.
 
+    Returns:
+        The result; its dimensions of size 1 are SMALL, and broadcast ones REPEATED.
+
     Raises:
-        NotLanesError: if elements move between lanes.
+        NotLanesError: if elements move between lanes, or the result has too many elements.
     """
-    steps = views.contiguous(array.shape).strides
+    strides = views.contiguous(array.shape).strides
     kinds = []
-    lanes: dict[int, int] = {}  # batch dimensions: dimension of the operand -> of the output
-    for d, (size, stride, repeats) in enumerate(
+    output_dim_of: dict[
+        int, int
+    ] = {}  # batch dimensions: dimension of the operand -> of the output
+    for d, (size, stride, is_broadcast) in enumerate(
         zip(view.shape, view.strides, view.broadcast, strict=True)
     ):
-        if repeats or (stride == 0 and size > 1):
+        if is_broadcast or (stride == 0 and size > 1):
             kinds.append(REPEATED)
             continue
-        same = [
+        matching_dims = [
             k
-            for k, step in enumerate(steps)
-            if step == stride and array.shape[k] == size and size > 1
+            for k, stride_of_dim in enumerate(strides)
+            if stride_of_dim == stride and array.shape[k] == size and size > 1
         ]
-        kind = array.kinds[same[0]] if same else SMALL
+        kind = array.dim_kinds[matching_dims[0]] if matching_dims else SMALL
         if kind >= 0:
-            lanes[same[0]] = d
+            output_dim_of[matching_dims[0]] = d
         kinds.append(SMALL if size == 1 else kind)
-    for k, kind in enumerate(array.kinds):
-        if kind >= 0 and array.shape[k] != 1 and k not in lanes:
+    for k, kind in enumerate(array.dim_kinds):
+        if kind >= 0 and array.shape[k] != 1 and k not in output_dim_of:
             raise NotLanesError("it moves elements between lanes")
     sizes = tuple(n for n, kind in zip(out_shape, kinds, strict=True) if kind == SMALL)
     check_small(sizes)
     small = [d for d, kind in enumerate(kinds) if kind == SMALL]
     items = np.empty(prod(sizes), object)
-    for position, index in enumerate(np.ndindex(*sizes)):
-        address = view.offset + sum(i * view.strides[d] for i, d in zip(index, small, strict=True))
-        items[position] = array.items[_coordinates(array, address, steps)]
+    for position, small_index in enumerate(np.ndindex(*sizes)):
+        address = view.offset + sum(
+            i * view.strides[d] for i, d in zip(small_index, small, strict=True)
+        )
+        items[position] = array.items[_coordinates(array, address, strides)]
     return LaneArray(tuple(out_shape), tuple(kinds), items.reshape(sizes))
 
 
-def _coordinates(array: LaneArray, address: int, steps: Sequence[int]) -> tuple[int, ...]:
+def _coordinates(array: LaneArray, address: int, strides: Sequence[int]) -> tuple[int, ...]:
     """The index in ``items`` of the element with a row-major index in the whole array."""
     index = []
-    for size, step, kind in zip(array.shape, steps, array.kinds, strict=True):
-        coordinate = address // step % size if size else 0
+    for size, stride, kind in zip(array.shape, strides, array.dim_kinds, strict=True):
+        coordinate = address // stride % size if size else 0
         if kind == SMALL:
             index.append(coordinate)
         elif kind >= 0 and coordinate:
@@ -227,11 +238,15 @@ def broadcast(array: LaneArray, kinds: Sequence[int]) -> np.ndarray:
     small = [d for d, kind in enumerate(kinds) if kind == SMALL]
     sizes = [array.shape[d] for d in small]
     check_small(sizes)
-    index = tuple(slice(None) if array.kinds[d] == SMALL else None for d in small)
+    index = tuple(slice(None) if array.dim_kinds[d] == SMALL else None for d in small)
     return np.broadcast_to(array.items[index], sizes)
 
 
 def with_kinds(array: LaneArray, other: LaneArray) -> LaneArray:
     """An array broadcast to the common kinds of it and another array of its shape."""
-    kinds = tuple(map(joined_kind, array.kinds, other.kinds))
-    return array if kinds == array.kinds else LaneArray(array.shape, kinds, broadcast(array, kinds))
+    kinds = tuple(map(common_kind, array.dim_kinds, other.dim_kinds))
+    return (
+        array
+        if kinds == array.dim_kinds
+        else LaneArray(array.shape, kinds, broadcast(array, kinds))
+    )

@@ -1,4 +1,7 @@
-"""Constant folding while code is emitted: a builder that folds static integers and bools."""
+"""Constant folding while code is emitted: a builder that folds static integers and bools.
+
+Tests: tests/compiler/test_lanes.py.
+"""
 
 from __future__ import annotations
 
@@ -10,7 +13,7 @@ import numpy as np
 from gpuflow.base.caches import lru_cache
 from gpuflow.compiler.lanes.arrays import NotLanesError
 from gpuflow.core.aval import ShapedArray, storage_name
-from gpuflow.kir.builder import Builder, Pair
+from gpuflow.kir.builder import Builder, ComplexPair
 from gpuflow.kir.nodes import Value
 from gpuflow.kir.scalar import (
     COMPONENT_DTYPES,
@@ -23,14 +26,15 @@ from gpuflow.kir.scalar import (
 
 MOST_VALUES = 4000  # including those of failed attempts; long texts compile slowly
 
-_NEUTRAL = {("add", 0), ("sub", 0), ("mul", 1), ("or", 0), ("xor", 0)}  # right identities
-_SWAPPED = {"add", "mul", "or", "xor"}  # commutative functions
+_IDENTITIES = {("add", 0), ("sub", 0), ("mul", 1), ("or", 0), ("xor", 0)}  # right identities
+_COMMUTATIVE = {"add", "mul", "or", "xor"}  # commutative functions
 
 
 class FoldingBuilder(Builder):
     """KernelIR builder that folds functions of static integers and bools, and dead branches.
 
-    Indices of small arrays are static, so most address computations fold.
+    Indices of small arrays are static, so most address computations fold. Floats are never folded:
+    their results would depend on the host.
 
     Raises:
         NotLanesError: if the code defines more than MOST_VALUES values.
@@ -40,10 +44,10 @@ class FoldingBuilder(Builder):
         super().__init__(operands)
         self._static: dict[Value, int] = {}
 
-    def _fresh(self, dtypes: Sequence[str]) -> tuple[Value, ...]:
-        if self._next > MOST_VALUES:
+    def _new_values(self, dtypes: Sequence[str]) -> tuple[Value, ...]:
+        if self._next_number > MOST_VALUES:
             raise NotLanesError(f"it takes more than {MOST_VALUES} statements")
-        return super()._fresh(dtypes)
+        return super()._new_values(dtypes)
 
     def static_value(self, value: Value) -> int | None:
         """The static integer or bool of a value; None if it is not static."""
@@ -62,19 +66,19 @@ class FoldingBuilder(Builder):
             if folded is not None:
                 return self.const(*folded)
         if len(args) == 2:
-            if (fn, static[1]) in _NEUTRAL:
+            if (fn, static[1]) in _IDENTITIES:
                 return args[0]
-            if fn in _SWAPPED and (fn, static[0]) in _NEUTRAL:
+            if fn in _COMMUTATIVE and (fn, static[0]) in _IDENTITIES:
                 return args[1]
         return super().apply(fn, *args)
 
     def cast(self, value: Value, dtype: str) -> Value:
-        number = self._static.get(value)
-        if number is None or dtype_kind(dtype) == "float":
+        static = self._static.get(value)
+        if static is None or dtype_kind(dtype) == "float":
             return super().cast(value, dtype)
         if dtype == "bool":
-            return self.const(dtype, bool(number))
-        return self.const(dtype, int(np.asarray(number, value.dtype).astype(dtype)))
+            return self.const(dtype, bool(static))
+        return self.const(dtype, int(np.asarray(static, value.dtype).astype(dtype)))
 
     def select(self, predicate: Value, on_true: Any, on_false: Any) -> Any:
         static = self._static.get(predicate)
@@ -92,31 +96,37 @@ class FoldingBuilder(Builder):
         return (results,) if isinstance(results, Value) else tuple(results)
 
 
-def flattened(elements: Sequence[Value | Pair]) -> list[Value]:
+def values_of_elements(elements: Sequence[Value | ComplexPair]) -> list[Value]:
     """The values of elements: one of a real element, two components of a complex one."""
     return [
         value
         for element in elements
-        for value in ((element.real, element.imag) if isinstance(element, Pair) else (element,))
+        for value in (
+            (element.real, element.imag) if isinstance(element, ComplexPair) else (element,)
+        )
     ]
 
 
-def joined(values: Sequence[Value], like: Sequence[Value | Pair]) -> list[Value | Pair]:
-    """The inverse of ``flattened``: elements, each real or complex as in ``like``."""
+def elements_of_values(
+    values: Sequence[Value], like: Sequence[Value | ComplexPair]
+) -> list[Value | ComplexPair]:
+    """The inverse of ``values_of_elements``: elements, each real or complex as in ``like``."""
     remaining = iter(values)
     return [
-        Pair(next(remaining), next(remaining)) if isinstance(element, Pair) else next(remaining)
+        ComplexPair(next(remaining), next(remaining))
+        if isinstance(element, ComplexPair)
+        else next(remaining)
         for element in like
     ]
 
 
-def zero(builder: FoldingBuilder, dtype: str) -> Value | Pair:
+def zero_element(builder: FoldingBuilder, dtype: str) -> Value | ComplexPair:
     """The zero element of a storage dtype."""
     if dtype in COMPONENT_DTYPES:
-        zero = builder.const(COMPONENT_DTYPES[dtype], 0.0)
-        return Pair(zero, zero)
-    kind = bool if dtype == "bool" else (float if "float" in dtype else int)
-    return builder.const(compute_dtype(dtype), kind(0))
+        component = builder.const(COMPONENT_DTYPES[dtype], 0.0)
+        return ComplexPair(component, component)
+    convert = bool if dtype == "bool" else (float if "float" in dtype else int)
+    return builder.const(compute_dtype(dtype), convert(0))
 
 
 def storage_of(aval: ShapedArray) -> str:
@@ -131,7 +141,12 @@ def storage_of(aval: ShapedArray) -> str:
 def _folded(
     fn: str, dtypes: tuple[str, ...], numbers: tuple[int, ...]
 ) -> tuple[str, bool | int] | None:
-    """Dtype and value of a function of static values; None for floats and multiple results."""
+    """Dtype and value of a function of static values; None for floats and multiple results.
+
+    Args:
+        fn: a name in ``kir.scalar.FUNCTIONS``.
+        dtypes, numbers: compute dtype and value of each argument; bools are 0 and 1.
+    """
     arrays = [np.asarray(n, dtype) for n, dtype in zip(numbers, dtypes, strict=True)]
     results = FUNCTIONS[fn](*arrays)
     dtype = results[0].dtype.name

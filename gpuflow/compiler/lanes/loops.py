@@ -1,6 +1,8 @@
 """Pass that replaces batched loops and branches by lane programs, which fusion puts into kernels.
 
 Parts of a loop that are common to all lanes are hoisted into equations before or after it.
+
+Tests: tests/compiler/test_lanes.py, tests/compiler/test_shared_sums.py.
 """
 
 from __future__ import annotations
@@ -9,9 +11,9 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from gpuflow.compiler.lanes.arrays import NotLanesError
-from gpuflow.compiler.lanes.convert import attempts, lane_equation, may_be_lanes
+from gpuflow.compiler.lanes.convert import conversion_attempts, lane_equation, may_be_lanes
+from gpuflow.compiler.lanes.cost_model import ITERATION_AS_ELEMENTS, UPDATE_AS_ELEMENTS
 from gpuflow.compiler.lanes.evaluate import Unrounded
-from gpuflow.compiler.lanes.work import ITERATION_AS_ELEMENTS, UPDATE_AS_ELEMENTS
 from gpuflow.core.effects import is_observable
 from gpuflow.core.jaxpr import Atom, Eqn, Jaxpr, Literal, Var
 from gpuflow.core.lowering import LaneForm, ScanForm, WhileForm
@@ -48,9 +50,9 @@ def lane_loops(jaxpr: Jaxpr, unrounded: Unrounded, with_loops: bool) -> Jaxpr:
         if any(used) and is_candidate(eqn) and _kernel_of(eqn) is None:
             replacement = lane_equations(eqn, used, unrounded, definition)
         if any(used) or is_observable(eqn.effects):
-            for new in reversed(replacement):
-                eqns.append(new)
-                live.update(atom for atom in new.inputs if type(atom) is not Literal)
+            for new_eqn in reversed(replacement):
+                eqns.append(new_eqn)
+                live.update(atom for atom in new_eqn.inputs if type(atom) is not Literal)
     return jaxpr.replace(eqns=tuple(reversed(eqns)))
 
 
@@ -65,19 +67,19 @@ def _kernel_equation(eqn: Eqn, used: Sequence[bool], unrounded: Unrounded) -> Eq
     """The lane program of an equation that must become one kernel; raises TypeError."""
     form = _kernel_of(eqn)
     assert form is not None
-    (attempt,) = attempts(eqn, unrounded)
+    (attempt,) = conversion_attempts(eqn, unrounded)
     try:
         return attempt.equation(used)
     except NotLanesError as error:
-        at = "" if error.eqn is None else f"; the reason is {_described(error.eqn)}"
+        reason = "" if error.eqn is None else f"; the reason is {_equation_text(error.eqn)}"
         fix = error.fix or "let each index do by itself what it needs"
         raise TypeError(
-            f"[kernel] {form.kernel} must compile to one kernel; got: {error}{at}. Fix: {fix}; or "
-            "use jit(vmap(...)), which may run several kernels."
+            f"[kernel] {form.kernel} must compile to one kernel; got: {error}{reason}. Fix: {fix}; "
+            "or use jit(vmap(...)), which may run several kernels."
         ) from None
 
 
-def _described(eqn: Eqn) -> str:
+def _equation_text(eqn: Eqn) -> str:
     """Text of an equation for messages."""
     operands = ", ".join(str(atom.aval) for atom in eqn.inputs)
     source = "" if eqn.source is None else f" at {eqn.source}"
@@ -92,16 +94,15 @@ def lane_equations(
     Args:
         eqn, used, unrounded, definition: see ``lane_equation``.
     """
-    eqn, used = _pruned(eqn, used)
+    eqn, used = _without_unused_values(eqn, used)
     if _is_cheaper_as_loop(eqn, definition):
         return [eqn]
-    around = used, unrounded, definition
     strategies = [with_iterations_as_lanes, _as_one_lane_program, with_shared_sums]
     form = eqn.primitive.lower.inner(eqn)
     if form is not None and form.is_parallel:
         strategies = [_as_one_lane_program, with_iterations_as_lanes]
     for strategy in strategies:
-        replacement = strategy(eqn, *around)
+        replacement = strategy(eqn, used, unrounded, definition)
         if replacement is not None:
             return replacement
     return [eqn]
@@ -112,11 +113,14 @@ def _is_cheaper_as_loop(eqn: Eqn, definition: Mapping[Var, Eqn]) -> bool:
     rule = eqn.primitive.lower
     if rule.updated is None:
         return False
-    lanes = max((var.aval.size for var in eqn.outputs), default=0)
-    if lanes <= ITERATION_AS_ELEMENTS:
+    num_elements = max((var.aval.size for var in eqn.outputs), default=0)
+    if num_elements <= ITERATION_AS_ELEMENTS:
         return False
-    elements = rule.updated(eqn, definition.get)
-    return elements is not None and ITERATION_AS_ELEMENTS + UPDATE_AS_ELEMENTS * elements < lanes
+    updated_elements = rule.updated(eqn, definition.get)
+    return (
+        updated_elements is not None
+        and ITERATION_AS_ELEMENTS + UPDATE_AS_ELEMENTS * updated_elements < num_elements
+    )
 
 
 def _as_one_lane_program(
@@ -126,7 +130,7 @@ def _as_one_lane_program(
     return None if lane_eqn is None else [lane_eqn]
 
 
-def _pruned(eqn: Eqn, used: Sequence[bool]) -> tuple[Eqn, Sequence[bool]]:
+def _without_unused_values(eqn: Eqn, used: Sequence[bool]) -> tuple[Eqn, Sequence[bool]]:
     """A loop without unused values, and the new ``used`` flags of its outputs."""
     rule = eqn.primitive.lower
     if rule.form is None or eqn.primitive.programs.prune is None:
@@ -150,7 +154,7 @@ def with_iterations_as_lanes(
     replacement = rule.independent_iterations(eqn)
     if replacement is None:
         return None
-    return _converted(eqn, used, *replacement, unrounded, definition)
+    return _with_inner_loops_converted(eqn, used, *replacement, unrounded, definition)
 
 
 def with_shared_sums(
@@ -164,17 +168,17 @@ def with_shared_sums(
     rule = eqn.primitive.lower
     if rule.shared_sums is None:
         return None
-    for lanes in _prefixes(rule.form(eqn.params)):
-        replacement = rule.shared_sums(eqn, lanes, definition.get)
+    for lane_sizes in _lane_size_prefixes(rule.form(eqn.params)):
+        replacement = rule.shared_sums(eqn, lane_sizes, definition.get)
         eqns = None
         if replacement is not None:
-            eqns = _converted(eqn, used, *replacement, unrounded, definition)
+            eqns = _with_inner_loops_converted(eqn, used, *replacement, unrounded, definition)
         if eqns is not None:
             return eqns
     return None
 
 
-def _converted(
+def _with_inner_loops_converted(
     eqn: Eqn,
     used: Sequence[bool],
     eqns: Sequence[Eqn],
@@ -188,40 +192,40 @@ def _converted(
         eqn, used, unrounded, definition: see ``lane_equation``.
         eqns, outs: the replacement, and the atoms that replace the outputs of ``eqn``.
     """
-    own = {var for inner in eqns for var in inner.outputs}
+    defined_vars = {var for inner in eqns for var in inner.outputs}
     pairs = zip(outs, eqn.outputs, used, strict=True)
-    names = {out: var for out, var, is_used in pairs if is_used}
-    if len(names) < sum(used) or not own.issuperset(names):
+    output_of = {out: var for out, var, is_used in pairs if is_used}
+    if len(output_of) < sum(used) or not defined_vars.issuperset(output_of):
         return None  # an output is an input, or several are one
-    renamed = _renamed(eqns, names)
-    live, new = set(names.values()), []
+    renamed = _with_renamed_vars(eqns, output_of)
+    live, new_eqns = set(output_of.values()), []
     for inner in reversed(renamed):
-        flags = [var in live for var in inner.outputs]
-        if not any(flags):
+        inner_used = [var in live for var in inner.outputs]
+        if not any(inner_used):
             continue
         if inner.primitive.lower.form is not None:
-            inner = lane_equation(*_pruned(inner, flags), unrounded, definition)
+            inner = lane_equation(*_without_unused_values(inner, inner_used), unrounded, definition)
             if inner is None:
                 return None
-        new.append(inner)
+        new_eqns.append(inner)
         live.update(atom for atom in inner.inputs if type(atom) is not Literal)
-    return new[::-1]
+    return new_eqns[::-1]
 
 
-def _prefixes(form: ScanForm | WhileForm) -> list[Shape]:
+def _lane_size_prefixes(form: ScanForm | WhileForm) -> list[Shape]:
     """Candidates for the batch dimensions if not all carries have them; most dimensions first."""
     shapes = dict.fromkeys(aval.shape for aval in form.body.out_avals)
     prefixes = dict.fromkeys(shape[:n] for shape in shapes for n in range(1, len(shape) + 1))
     return sorted((shape for shape in prefixes if 1 not in shape), key=len, reverse=True)
 
 
-def _renamed(eqns: Sequence[Eqn], names: Mapping[Any, Var]) -> list[Eqn]:
-    """Equations with variables substituted by ``names``."""
+def _with_renamed_vars(eqns: Sequence[Eqn], new_vars: Mapping[Any, Var]) -> list[Eqn]:
+    """Equations with variables substituted by ``new_vars``."""
 
-    def name(atom: Any) -> Any:
-        return names.get(atom, atom) if type(atom) is Var else atom
+    def rename(atom: Any) -> Any:
+        return new_vars.get(atom, atom) if type(atom) is Var else atom
 
     return [
-        eqn.replace(inputs=tuple(map(name, eqn.inputs)), outputs=tuple(map(name, eqn.outputs)))
+        eqn.replace(inputs=tuple(map(rename, eqn.inputs)), outputs=tuple(map(rename, eqn.outputs)))
         for eqn in eqns
     ]

@@ -1,9 +1,13 @@
-"""Layout ops and products of small matrices in a lane program."""
+"""Layout ops and products of small matrices in a lane program.
+
+Tests: tests/compiler/test_lanes.py.
+"""
 
 from __future__ import annotations
 
 from collections.abc import Sequence
 from itertools import product as cartesian
+from typing import NamedTuple
 
 from gpuflow.base.dtypes import is_complex
 from gpuflow.compiler.lanes.arrays import (
@@ -15,10 +19,10 @@ from gpuflow.compiler.lanes.arrays import (
     LaneArray,
     MemoryArray,
     NotLanesError,
+    apply_view,
     check_small,
-    joined_kind,
+    common_kind,
     object_array,
-    viewed,
 )
 from gpuflow.compiler.lanes.context import LaneContext
 from gpuflow.core import views
@@ -37,28 +41,43 @@ def layout(context: LaneContext, eqn: Eqn, array: Array) -> Array:
     view = eqn.primitive.lower.view(views.contiguous(array.shape), out, **eqn.params)
     if view is None:
         raise NotLanesError(f"{eqn.primitive.name} copies")
-    if not isinstance(array, LaneArray) and all(kind == SMALL for kind in array.kinds):
-        steps = _view_steps(array.shape, view)
-        if steps is not None:
-            return _read_elsewhere(context, array, view.shape, *steps)
-    return viewed(context.values_of(array), out.shape, view)
+    if not isinstance(array, LaneArray) and all(kind == SMALL for kind in array.dim_kinds):
+        affine = _affine_indices(array.shape, view)
+        if affine is not None:
+            return _view_on_demand(context, array, view.shape, affine)
+    return apply_view(context.values_of(array), out.shape, view)
 
 
-def _view_steps(shape: Sequence[int], view: View) -> tuple[list[int], list[tuple[int, int]]] | None:
-    """A view as affine indices: the start index, and for each view dimension (dimension, step).
+class _AffineIndices(NamedTuple):
+    """Indices into an array that are affine in those into a view of it.
 
-    None if a dimension of the view spans several dimensions of the array.
+    Attributes:
+        start: for each dimension of the array the index of the view's first element.
+        steps: for each dimension of the view a dimension of the array, and the distance there
+            between neighbors along the view's dimension; 0 if it is broadcast or of size 1.
+    """
+
+    start: list[int]
+    steps: list[tuple[int, int]]
+
+
+def _affine_indices(shape: Sequence[int], view: View) -> _AffineIndices | None:
+    """The affine indices of a view of a row-major array.
+
+    None if a dimension of the view spans several dimensions of the array, or either is empty.
     """
     if 0 in shape or 0 in view.shape:
         return None
     strides = views.contiguous(shape).strides
-    first, offset = [], view.offset
+    start, offset = [], view.offset
     for stride in strides:
-        first.append(offset // stride)
+        start.append(offset // stride)
         offset %= stride
-    low, high, steps = [*first], [*first], []
+    lowest, highest, steps = [*start], [*start], []
     for size, stride in zip(view.shape, view.strides, strict=True):
-        dims = [d for d, of_dim in enumerate(strides) if shape[d] > 1 and of_dim <= abs(stride)]
+        dims = [
+            d for d, dim_stride in enumerate(strides) if shape[d] > 1 and dim_stride <= abs(stride)
+        ]
         if not dims or size == 1:
             if size > 1 and stride:
                 return None
@@ -68,35 +87,40 @@ def _view_steps(shape: Sequence[int], view: View) -> tuple[list[int], list[tuple
         if remainder:
             return None
         steps.append((dims[0], step))
-        end = low if step < 0 else high
-        end[dims[0]] += step * (size - 1)
-    in_bounds = all(a >= 0 and b < n for a, b, n in zip(low, high, shape, strict=True))
-    return (first, steps) if in_bounds else None
+        bound = lowest if step < 0 else highest
+        bound[dims[0]] += step * (size - 1)
+    in_bounds = all(a >= 0 and b < n for a, b, n in zip(lowest, highest, shape, strict=True))
+    return _AffineIndices(start, steps) if in_bounds else None
 
 
-def _read_elsewhere(
+def _view_on_demand(
     context: LaneContext,
     array: MemoryArray | ComputedArray,
     shape: tuple[int, ...],
-    first: Sequence[int],
-    steps: Sequence[tuple[int, int]],
+    affine: _AffineIndices,
 ) -> ComputedArray:
-    """A view that is read on demand, given the result of ``_view_steps``."""
+    """A view, of a shape, that is read on demand, given the result of ``_affine_indices``."""
     builder = context.builder
 
     def element(indices: Sequence[Value]) -> Element:
-        source = [builder.const("int64", start) for start in first]
-        for index, (dim, step) in zip(indices, steps, strict=True):
+        array_index = [builder.const("int64", start) for start in affine.start]
+        for index, (dim, step) in zip(indices, affine.steps, strict=True):
             if step:
                 shift = builder.apply("mul", index, builder.const("int64", step))
-                source[dim] = builder.apply("add", source[dim], shift)
-        return context.load(array, source)
+                array_index[dim] = builder.apply("add", array_index[dim], shift)
+        return context.load(array, array_index)
 
     return ComputedArray(shape, element)
 
 
 def product(context: LaneContext, eqn: Eqn, arrays: Sequence[LaneArray]) -> LaneArray:
-    """A product of small matrices, unrolled; each sum is in the order of its terms."""
+    """A product of small matrices, unrolled; each sum is in the order of its terms.
+
+    Args:
+        context: the evaluator.
+        eqn: a library call; raises NotLanesError unless it is a real ``Product``.
+        arrays: its two operands. Their depth dimensions must not be batch dimensions.
+    """
     block = block_of(eqn)
     out = eqn.outputs[0].aval
     if not isinstance(block, Product) or is_complex(out.dtype):
@@ -105,53 +129,54 @@ def product(context: LaneContext, eqn: Eqn, arrays: Sequence[LaneArray]) -> Lane
             "call it outside, and give its result to the kernel as an argument",
         )
     left, right = arrays
-    batch, rows, depth = block.left
+    batch, rows, left_depth = block.left
     right_batch, right_depth, columns = block.right
-    for array, dims in ((left, depth), (right, right_depth)):
-        if any(array.kinds[d] >= 0 for d in dims):
+    for array, dims in ((left, left_depth), (right, right_depth)):
+        if any(array.dim_kinds[d] >= 0 for d in dims):
             raise NotLanesError("it sums over lanes")
-    sources = [
+    output_dims = [
         *zip(batch, right_batch, strict=True),
         *[(d, None) for d in rows],
         *[(None, d) for d in columns],
     ]
     kinds, sizes = [], []
-    for a, b in sources:
+    for a, b in output_dims:
         kind = REPEATED
         for array, d in ((left, a), (right, b)):
             if d is not None:
-                kind = joined_kind(kind, array.kinds[d])
+                kind = common_kind(kind, array.dim_kinds[d])
         kinds.append(kind)
         if kind == SMALL:
             sizes.append(left.shape[a] if a is not None else right.shape[b])
-    depths = [left.shape[d] for d in depth]
-    check_small([*sizes, *depths])
+    depth_sizes = [left.shape[d] for d in left_depth]
+    check_small([*sizes, *depth_sizes])
     storage = storage_name(out.dtype)
     dtype = compute_dtype(storage)
-    start = context.builder.const(dtype, 0)
+    zero = context.builder.const(dtype, 0)
     elements = []
     for index in cartesian(*map(range, sizes)):
-        small_index, point = iter(index), []
+        small_index, small_coordinates = iter(index), []
         for kind in kinds:
-            point.append(next(small_index) if kind == SMALL else 0)
+            small_coordinates.append(next(small_index) if kind == SMALL else 0)
         total: Value | None = None
-        for deep in cartesian(*map(range, depths)):
-            at_left, at_right = (
-                dict(zip(depth, deep, strict=True)),
-                dict(zip(right_depth, deep, strict=True)),
+        for depth_index in cartesian(*map(range, depth_sizes)):
+            left_index, right_index = (
+                dict(zip(left_depth, depth_index, strict=True)),
+                dict(zip(right_depth, depth_index, strict=True)),
             )
-            for (a, b), i in zip(sources, point, strict=True):
+            for (a, b), i in zip(output_dims, small_coordinates, strict=True):
                 if a is not None:
-                    at_left[a] = i
+                    left_index[a] = i
                 if b is not None:
-                    at_right[b] = i
-            x = context.builder.cast(_item(left, at_left), dtype)
-            y = context.builder.cast(_item(right, at_right), dtype)
+                    right_index[b] = i
+            x = context.builder.cast(_element_at(left, left_index), dtype)
+            y = context.builder.cast(_element_at(right, right_index), dtype)
             term = context.builder.apply("mul", x, y)
             total = term if total is None else context.builder.apply("add", total, term)
-        elements.append(context.rounded(start if total is None else total, eqn.outputs[0]))
+        elements.append(context.rounded(zero if total is None else total, eqn.outputs[0]))
     return LaneArray(out.shape, tuple(kinds), object_array(elements, sizes))
 
 
-def _item(array: LaneArray, at: dict[int, int]) -> Value:
-    return array.items[tuple(at[d] for d in array.small)]
+def _element_at(array: LaneArray, index: dict[int, int]) -> Value:
+    """The element at an index by dimension; only SMALL dimensions matter."""
+    return array.items[tuple(index[d] for d in array.small)]

@@ -2,6 +2,8 @@
 
 The op's ``emit`` rule emits each point of an equation's iteration, as in kernels of groups. Batch
 dimensions have the index of the lane.
+
+Tests: tests/compiler/test_lanes.py, tests/compiler/test_lane_scatters.py.
 """
 
 from __future__ import annotations
@@ -18,33 +20,33 @@ from gpuflow.compiler.lanes.arrays import (
     LaneArray,
     NotLanesError,
     check_small,
+    common_kind,
     is_computed,
-    joined_kind,
     object_array,
 )
 from gpuflow.compiler.lanes.context import LaneContext
-from gpuflow.compiler.lanes.folding import zero
+from gpuflow.compiler.lanes.folding import zero_element
 from gpuflow.core import views
 from gpuflow.core.aval import storage_name
 from gpuflow.core.jaxpr import Eqn
 from gpuflow.core.lowering import Element, Iteration, has_complex
 from gpuflow.kir.nodes import Value
 
-Kinds = tuple[int, ...]
+AxisKinds = tuple[int, ...]
 SmallIndex = dict[int, int]  # index along each small dimension of an iteration
 
 
-def emitted(context: LaneContext, eqn: Eqn, operands: Sequence[Array]) -> list[Array]:
+def emit_pointwise(context: LaneContext, eqn: Eqn, operands: Sequence[Array]) -> list[Array]:
     """The outputs of an equation; functions of arrays computed on demand are so, too."""
     rule = eqn.primitive.lower
     is_on_demand = not operands or (rule.is_elementwise and is_computed(operands))
     if is_on_demand and len(eqn.outputs) == 1:
-        return [computed(context, eqn, operands)]
+        return [computed_array(context, eqn, operands)]
     _check_fusible(eqn)
     # Indexed ops load the elements that they need, so their operands are not loaded here.
     arrays = operands if rule.is_indexed else [context.values_of(operand) for operand in operands]
     iteration = rule.iteration(eqn)
-    kinds = (_kinds_by_index if rule.is_indexed else _kinds)(eqn, arrays, iteration)
+    kinds = (_kinds_by_index if rule.is_indexed else _iteration_kinds)(eqn, arrays, iteration)
     small_dims = [d for d in iteration.out if kinds[d] == SMALL]
     reduced = [d for d in range(len(kinds)) if d in iteration.reduced]
     sizes = [iteration.sizes[d] for d in small_dims]
@@ -61,11 +63,11 @@ def emitted(context: LaneContext, eqn: Eqn, operands: Sequence[Array]) -> list[A
                     arrays,
                     iteration,
                     kinds,
-                    {**small_index, **dict(zip(reduced, rest))},
+                    {**small_index, **dict(zip(reduced, reduced_point))},
                 )
-                for rest in np.ndindex(*reduced_sizes)
+                for reduced_point in np.ndindex(*reduced_sizes)
             ]
-            elements: Sequence[Element] = [_folded(context, eqn, points)]
+            elements: Sequence[Element] = [_fold_sequentially(context, eqn, points)]
         else:
             elements = _elements(
                 LanePoint(context, eqn, arrays, iteration, kinds, small_index), eqn
@@ -76,7 +78,7 @@ def emitted(context: LaneContext, eqn: Eqn, operands: Sequence[Array]) -> list[A
     return [LaneArray(shape, out_kinds, object_array(result, sizes)) for result in results]
 
 
-def computed(context: LaneContext, eqn: Eqn, operands: Sequence[Array]) -> ComputedArray:
+def computed_array(context: LaneContext, eqn: Eqn, operands: Sequence[Array]) -> ComputedArray:
     """The output of an elementwise equation as an array that is computed on demand.
 
     Its operands must be arrays of this kind and of its shape, or scalars.
@@ -86,7 +88,7 @@ def computed(context: LaneContext, eqn: Eqn, operands: Sequence[Array]) -> Compu
     (out,) = eqn.outputs
 
     def element(indices: Sequence[Value]) -> Element:
-        (value,) = _elements(AnyPoint(context, eqn, operands, iteration, indices), eqn)
+        (value,) = _elements(DynamicPoint(context, eqn, operands, iteration, indices), eqn)
         return context.rounded(value, out)
 
     return ComputedArray(out.aval.shape, element)
@@ -97,8 +99,8 @@ def _check_fusible(eqn: Eqn) -> None:
     if rule.is_fusible(eqn):
         return
     is_complex = has_complex(eqn) and not rule.takes_complex(eqn)
-    which = "of complex numbers" if is_complex else "of these"
-    raise NotLanesError(f"kernels do not hold {eqn.primitive.name} {which}")
+    whose = "of complex numbers" if is_complex else "of these"
+    raise NotLanesError(f"kernels do not hold {eqn.primitive.name} {whose}")
 
 
 def _elements(point: LanePoint, eqn: Eqn) -> Sequence[Element]:
@@ -106,8 +108,8 @@ def _elements(point: LanePoint, eqn: Eqn) -> Sequence[Element]:
     return (results,) if isinstance(results, Element) else results
 
 
-def _folded(context: LaneContext, eqn: Eqn, points: Sequence[LanePoint]) -> Element:
-    """A sequential reduction over points, from the first to the last."""
+def _fold_sequentially(context: LaneContext, eqn: Eqn, points: Sequence[LanePoint]) -> Element:
+    """A sequential reduction over points, from the first to the last; of none its start value."""
     rule, total = eqn.primitive.lower, None
     for point in points:
         values = rule.values(point, eqn)
@@ -117,14 +119,14 @@ def _folded(context: LaneContext, eqn: Eqn, points: Sequence[LanePoint]) -> Elem
     return rule.folded(context.builder, total, eqn)
 
 
-def _kinds(eqn: Eqn, arrays: Sequence[Array], iteration: Iteration) -> Kinds:
+def _iteration_kinds(eqn: Eqn, arrays: Sequence[Array], iteration: Iteration) -> AxisKinds:
     """The kind of each iteration dimension: the common kind in all operands."""
     del eqn
     kinds = [REPEATED] * len(iteration.sizes)
-    for array, pairs in zip(arrays, iteration.reads, strict=True):
-        for d, axis in pairs:
-            if iteration.sizes[axis] != 1 or array.kinds[d] != SMALL:
-                kinds[axis] = joined_kind(kinds[axis], array.kinds[d])
+    for array, dim_axes in zip(arrays, iteration.reads, strict=True):
+        for d, axis in dim_axes:
+            if iteration.sizes[axis] != 1 or array.dim_kinds[d] != SMALL:
+                kinds[axis] = common_kind(kinds[axis], array.dim_kinds[d])
     for axis, kind in enumerate(kinds):
         if axis in iteration.reduced and kind >= 0:
             raise NotLanesError("it reduces over lanes")
@@ -133,19 +135,19 @@ def _kinds(eqn: Eqn, arrays: Sequence[Array], iteration: Iteration) -> Kinds:
     return tuple(kinds)
 
 
-def _kinds_by_index(eqn: Eqn, arrays: Sequence[Array], iteration: Iteration) -> Kinds:
-    """``_kinds`` of an indexed op: batch dimensions of its operands; others are SMALL."""
+def _kinds_by_index(eqn: Eqn, arrays: Sequence[Array], iteration: Iteration) -> AxisKinds:
+    """``_iteration_kinds`` of an indexed op: batch dimensions of its operands; others are SMALL."""
     rule, out = eqn.primitive.lower, eqn.outputs[0].aval
     links = None
     if rule.partitionable is not None:
         links = rule.partitionable([atom.aval for atom in eqn.inputs], out, eqn.params)
     kinds = [SMALL] * out.ndim
-    for array, pairs in zip(arrays, iteration.reads if links is None else links, strict=False):
-        for d, axis in pairs:
-            if axis < out.ndim and array.kinds[d] >= 0:
-                if kinds[axis] not in (SMALL, array.kinds[d]):
+    for array, dim_axes in zip(arrays, iteration.reads if links is None else links, strict=False):
+        for d, axis in dim_axes:
+            if axis < out.ndim and array.dim_kinds[d] >= 0:
+                if kinds[axis] not in (SMALL, array.dim_kinds[d]):
                     raise NotLanesError("it mixes lanes")
-                kinds[axis] = array.kinds[d]
+                kinds[axis] = array.dim_kinds[d]
     return tuple(kinds)
 
 
@@ -155,8 +157,8 @@ class LanePoint:
     Args:
         context: the evaluator of the lane program.
         eqn, operands: the equation, and its operands as arrays of the lane.
-        iteration, kinds: its iteration dimensions, and their kinds.
-        small_index: the index along each small dimension.
+        iteration, axis_kinds: its iteration dimensions, and their kinds (``lanes/arrays.py``).
+        small_index: the index along each SMALL iteration dimension.
     """
 
     def __init__(
@@ -165,11 +167,11 @@ class LanePoint:
         eqn: Eqn,
         operands: Sequence[Array],
         iteration: Iteration,
-        kinds: Kinds,
+        axis_kinds: AxisKinds,
         small_index: SmallIndex,
     ) -> None:
         self._context, self._eqn, self._operands = context, eqn, operands
-        self._iteration, self._kinds, self._small_index = iteration, kinds, small_index
+        self._iteration, self._axis_kinds, self._small_index = iteration, axis_kinds, small_index
         self.builder = context.builder
 
     def operand(self, number: int) -> Element:
@@ -181,10 +183,10 @@ class LanePoint:
 
     def index(self, dim: int) -> Value:
         """The output's index along a dimension, as int64."""
-        position = self._small_index.get(dim)
-        if position is None:
-            return self._context.lane_index(self._kinds[dim])
-        return self.builder.const("int64", position)
+        coordinate = self._small_index.get(dim)
+        if coordinate is None:
+            return self._context.lane_index(self._axis_kinds[dim])
+        return self.builder.const("int64", coordinate)
 
     def reduced_index(self) -> Value:
         """The index along the axis that the equation reduces."""
@@ -194,7 +196,7 @@ class LanePoint:
     def linear_index(self, first_dim: int = 0) -> Value:
         """The row-major index over output dimensions ``first_dim`` and later."""
         shape = self._eqn.outputs[0].aval.shape
-        if any(kind >= 0 for kind in self._kinds[first_dim:]):
+        if any(kind >= 0 for kind in self._axis_kinds[first_dim:]):
             raise NotLanesError("it counts over lanes")
         strides = views.contiguous(shape[first_dim:]).strides
         strides_of = enumerate(strides, first_dim)
@@ -212,48 +214,54 @@ class LanePoint:
         return self.number(k)
 
     def load(self, operand: int, indices: Sequence[Value], where: Value | None = None) -> Element:
-        """The operand's element at ``indices``; zero where ``where`` is false."""
+        """The operand's element at ``indices``; zero where ``where`` is false.
+
+        An index of a SMALL dimension that is not static becomes a chain of selects over all
+        elements; the result is unspecified where it is out of bounds.
+        """
         array = self._operands[operand]
         if not isinstance(array, LaneArray):
             return self._context.load(array, list(indices), where)
-        builder, options = self.builder, []
-        for d, (kind, index) in enumerate(zip(array.kinds, indices, strict=True)):
+        builder, candidates_of = self.builder, []
+        for d, (kind, index) in enumerate(zip(array.dim_kinds, indices, strict=True)):
             if kind >= 0:
                 if index != self._context.lane_index(kind):
                     raise NotLanesError("it reads what belongs to other lanes")
             elif kind == SMALL:
                 static = builder.static_value(index)
-                options.append((index, [static] if static is not None else range(array.shape[d])))
+                candidates_of.append(
+                    (index, [static] if static is not None else range(array.shape[d]))
+                )
         static_where = None if where is None else builder.static_value(where)
         dtype = storage_name(self._eqn.inputs[operand].aval.dtype)
         if static_where == 0 or not array.items.size:
-            return zero(builder, dtype)
+            return zero_element(builder, dtype)
 
-        def pick(level: int, selected: tuple[int, ...]) -> Element:
-            if level == len(options):
+        def select_element(depth: int, selected: tuple[int, ...]) -> Element:
+            if depth == len(candidates_of):
                 return array.items[selected]
-            index, candidates = options[level]
-            in_range = [k for k in candidates if 0 <= k < array.items.shape[level]]
+            index, candidates = candidates_of[depth]
+            in_range = [k for k in candidates if 0 <= k < array.items.shape[depth]]
             if not in_range:
-                return zero(builder, dtype)
+                return zero_element(builder, dtype)
             *others, last = in_range
-            result = pick(level + 1, (*selected, last))
+            result = select_element(depth + 1, (*selected, last))
             for k in reversed(others):
-                is_it = builder.apply("eq", index, builder.const(index.dtype, k))
-                result = builder.select(is_it, pick(level + 1, (*selected, k)), result)
+                is_index = builder.apply("eq", index, builder.const(index.dtype, k))
+                result = builder.select(is_index, select_element(depth + 1, (*selected, k)), result)
             return result
 
-        element = pick(0, ())
+        element = select_element(0, ())
         if where is None or static_where:
             return element
-        return builder.select(where, element, zero(builder, dtype))
+        return builder.select(where, element, zero_element(builder, dtype))
 
     def element(self, operand: int, dims: Sequence[int]) -> Element:
         """The operand's element at the output's index; its dimension k is output ``dims[k]``."""
         return self.load(operand, [self.index(d) for d in dims])
 
 
-class AnyPoint(LanePoint):
+class DynamicPoint(LanePoint):
     """A point at run-time indices, for arrays that are computed on demand."""
 
     def __init__(

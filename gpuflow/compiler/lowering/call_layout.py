@@ -1,4 +1,10 @@
-"""Decode the argument block of a kernel call: extents of axes, strides of operands."""
+"""Decode the argument block of a kernel call: extents of axes, strides of operands.
+
+``kir.nodes.arguments`` defines the order of the slots. Tables that depend on the kernel alone are
+computed once and cached with it.
+
+Tests: tests/compiler/test_schedules.py, tests/compiler/test_split_reductions.py.
+"""
 
 from __future__ import annotations
 
@@ -6,21 +12,21 @@ from collections.abc import Sequence
 from typing import NamedTuple
 
 from gpuflow.compiler.lowering.lower import KernelCall
-from gpuflow.kir.nodes import Argument, Kernel, Stride, arguments, remembered
+from gpuflow.kir.nodes import Argument, Kernel, Stride, arguments, memoized
 
 
-def values_of(call: KernelCall) -> dict[Argument, int]:
-    """The value of each argument of a call."""
+def argument_values(call: KernelCall) -> dict[Argument, int]:
+    """The value of each argument of a call; not of extents and strides in the kernel's text."""
     return dict(zip(arguments(call.kernel), call.slots, strict=True))
 
 
-def sizes_of(call: KernelCall) -> dict[str, int]:
-    """The extent of each axis of a call."""
-    extents = remembered(call.kernel, _extents)
-    return {axis: call.slots[slot] if exact is None else exact for axis, exact, slot in extents}
+def extents_of(call: KernelCall) -> dict[str, int]:
+    """The extent of each axis of a call, by name, from the outermost."""
+    sources = memoized(call.kernel, _extent_sources)
+    return {axis: call.slots[slot] if exact is None else exact for axis, exact, slot in sources}
 
 
-def _extents(kernel: Kernel) -> list[tuple[str, int | None, int]]:
+def _extent_sources(kernel: Kernel) -> list[tuple[str, int | None, int]]:
     """For each axis (name, exact extent or None, argument slot of the extent or -1)."""
     slot_of = {argument: slot for slot, argument in enumerate(arguments(kernel))}
     return [
@@ -29,36 +35,37 @@ def _extents(kernel: Kernel) -> list[tuple[str, int | None, int]]:
     ]
 
 
-class Distance(NamedTuple):
-    """The stride of an operand along an axis, in elements.
+class StrideSource(NamedTuple):
+    """Where the stride of an operand along an axis comes from; strides are in elements.
 
     Attributes:
-        slot: the argument slot with the stride; None for a constant.
-        number: the constant.
+        slot: the argument slot that holds the stride; None if the kernel's text has it.
+        constant: the stride in the text; unused if there is a slot.
     """
 
     slot: int | None
-    number: int = 0
+    constant: int = 0
 
-    def within(self, slots: Sequence[int]) -> int:
-        """The stride for the arguments ``slots``; 0 if the operand is invariant along the axis."""
-        return self.number if self.slot is None else slots[self.slot]
-
-
-def distances_of(kernel: Kernel) -> dict[tuple[str, str], Distance]:
-    """The stride of each operand along each axis, by their names."""
-    return remembered(kernel, _distances)
+    def value_in(self, slots: Sequence[int]) -> int:
+        """The stride in an argument block of the kernel; 0 if the operand does not vary."""
+        return self.constant if self.slot is None else slots[self.slot]
 
 
-def _distances(kernel: Kernel) -> dict[tuple[str, str], Distance]:
-    table: dict[tuple[str, str], Distance] = {}
+def stride_sources_of(kernel: Kernel) -> dict[tuple[str, str], StrideSource]:
+    """For each (operand name, axis name) the source of the stride."""
+    return memoized(kernel, _stride_sources)
+
+
+def _stride_sources(kernel: Kernel) -> dict[tuple[str, str], StrideSource]:
+    sources: dict[tuple[str, str], StrideSource] = {}
     slot_of = {argument: index for index, argument in enumerate(arguments(kernel))}
     for operand in kernel.operands:
         for index, axis in enumerate(kernel.axes):
-            kind = operand.strides[index] if index < len(operand.strides) else Stride.ZERO
-            constant = kind.number
-            stride = Argument("stride", operand.name, axis.name)
-            table[operand.name, axis.name] = (
-                Distance(slot_of[stride]) if constant is None else Distance(None, constant)
+            stride = operand.strides[index] if index < len(operand.strides) else Stride.ZERO
+            argument, constant = Argument("stride", operand.name, axis.name), stride.static_value
+            sources[operand.name, axis.name] = (
+                StrideSource(slot_of[argument])
+                if constant is None
+                else StrideSource(None, constant)
             )
-    return table
+    return sources

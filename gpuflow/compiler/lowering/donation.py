@@ -22,6 +22,8 @@ The emitter determines the order of loads and stores, so the kernel is checked a
 Schedules must preserve this. They keep the order within a point, and assign a point to one worker
 or put a barrier between its reads and writes (cuda_groups). Split reductions complete all chunks
 before they combine them. Interchanged loops, tiles and blocks only change the order of points.
+
+Tests: tests/compiler/test_donation.py, tests/compiler/test_in_temporaries.py.
 """
 
 from __future__ import annotations
@@ -30,7 +32,7 @@ from collections.abc import Collection, Mapping, Sequence
 from dataclasses import field
 
 from gpuflow.base.records import record
-from gpuflow.compiler.fusion.space import Program, Space
+from gpuflow.compiler.fusion.space import FusionProgram, IterationSpace
 from gpuflow.compiler.lowering.access import Strides, read_access, write_access
 from gpuflow.compiler.lowering.size_exprs import SizeExprs
 from gpuflow.compiler.passes.updates_in_place import NO_INNER_ALIASES, updated_pairs
@@ -43,68 +45,73 @@ class InPlace:
 
     Attributes:
         buffer_of: for each such output the donated input or temporary.
-        read: those that the kernel also reads, with the strides of the output. Along axes of size 1
-            these differ from the strides of the read.
+        read_strides: of those that the kernel also reads, the strides of the output. Along axes of
+            size 1 these differ from the strides of the read.
     """
 
     buffer_of: Mapping[Var, Var] = field(default_factory=dict)
-    read: Mapping[Var, Strides] = field(default_factory=dict)
+    read_strides: Mapping[Var, Strides] = field(default_factory=dict)
 
     def without(self, buffers: Collection[Var | None]) -> InPlace:
         """The same without the reuse of some buffers."""
         remaining = {out: var for out, var in self.buffer_of.items() if var not in buffers}
-        read = {var: strides for var, strides in self.read.items() if var not in buffers}
-        return InPlace(remaining, read)
+        strides = {var: pairs for var, pairs in self.read_strides.items() if var not in buffers}
+        return InPlace(remaining, strides)
 
 
 @record
-class Readers:
+class BufferUses:
     """Last uses of buffers.
 
     Attributes:
-        last: for each buffer the last group that reads it; the count of groups for an output.
-        internal: the buffers that some group reads.
+        last_reader: for each buffer the index of the last group that reads it; the count of groups
+            for an output of the program.
+        read_by_groups: the buffers that some group reads.
     """
 
-    last: Mapping[Var, int]
-    internal: Collection[Var]
+    last_reader: Mapping[Var, int]
+    read_by_groups: Collection[Var]
 
 
-def readers_of(program: Program, groups: Sequence[Sequence[int]]) -> Readers:
+def buffer_uses(program: FusionProgram, groups: Sequence[Sequence[int]]) -> BufferUses:
     """The last uses of the buffers of a program, whose groups are in execution order."""
-    last: dict[Var, int] = {}
+    last_reader: dict[Var, int] = {}
     for group, members in enumerate(groups):
         for e in members:
             for atom in program.jaxpr.eqns[e].inputs:
                 if type(atom) is not Literal:
-                    last[program.storage(atom)[0]] = group
-    internal = frozenset(last)
+                    last_reader[program.storage(atom).buffer] = group
+    read_by_groups = frozenset(last_reader)
     for atom in program.jaxpr.outvars:
         if type(atom) is not Literal:
-            last[program.storage(atom)[0]] = len(groups)
-    return Readers(last, internal)
+            last_reader[program.storage(atom).buffer] = len(groups)
+    return BufferUses(last_reader, read_by_groups)
 
 
 def choose_in_place(
     exprs: SizeExprs,
-    space: Space,
+    space: IterationSpace,
     group: int,
-    readers: Readers,
-    free: dict[Var, Var | None],
-    in_temporaries: bool,
+    uses: BufferUses,
+    unused_donations: dict[Var, Var | None],
+    may_reuse_temporaries: bool,
 ) -> InPlace:
     """Choose outputs of a group that reuse memory of donated inputs or temporaries.
+
+    Call it in the order of groups. The caller must lower the group and check the order of its loads
+    and stores (``kir.in_place``), because the conditions here do not cover it.
 
     Args:
         exprs: the size expressions of the program.
         space: the iteration space of the group.
         group: index of the group.
-        readers: the last uses of buffers.
-        free: donated inputs that are not reused yet, each with the one output that may reuse it, or
-            None for any. Chosen inputs are removed.
-        in_temporaries: whether temporaries may be reused, too.
+        uses: the last uses of buffers.
+        unused_donations: donated inputs that are not reused yet, each with the one output that may
+            reuse it, or None for any. Chosen inputs are removed: pass a copy if the choice may be
+            reverted.
+        may_reuse_temporaries: whether temporaries may be reused, too.
     """
-    program, last = exprs.program, readers.last
+    program, last = exprs.program, uses.last_reader
     reused: dict[Var, Var] = {}
     for out in space.escaping:
         if out in program.views:
@@ -114,17 +121,18 @@ def choose_in_place(
             continue  # a lane program stores it, in its own order
         if any(eqn.outputs[k] is out for _, k in updated_pairs(eqn, NO_INNER_ALIASES)):
             continue  # its operand is copied into its buffer before the kernel reads inputs
-        for var in sorted(free, key=program.jaxpr.invars.index) if out in program.outputs else ():
-            same = (var.aval.shape, var.aval.dtype) == (out.aval.shape, out.aval.dtype)
-            if not same or last.get(var, -1) > group or free[var] not in (None, out):
+        donated = unused_donations if out in program.outputs else ()
+        for var in sorted(donated, key=program.jaxpr.invars.index):
+            fits = (var.aval.shape, var.aval.dtype) == (out.aval.shape, out.aval.dtype)
+            if not fits or last.get(var, -1) > group or unused_donations[var] not in (None, out):
                 continue
             if last.get(var, -1) == group and not _reads_where_it_writes(exprs, space, var, out):
                 continue
             reused[out] = var
-            del free[var]
+            del unused_donations[var]
             break
-        if out not in reused and in_temporaries:
-            temporary = _temporary(exprs, space, out, group, readers, reused.values())
+        if out not in reused and may_reuse_temporaries:
+            temporary = _temporary(exprs, space, out, group, uses, reused.values())
             if temporary is not None:
                 reused[out] = temporary
     strides = {
@@ -137,32 +145,32 @@ def choose_in_place(
 
 def _temporary(
     exprs: SizeExprs,
-    space: Space,
+    space: IterationSpace,
     out: Var,
     group: int,
-    readers: Readers,
-    taken: Collection[Var],
+    uses: BufferUses,
+    reused: Collection[Var],
 ) -> Var | None:
     """A temporary whose last reader is ``group``, and whose memory ``out`` may reuse.
 
     None if a group reads ``out``: the arguments of its kernel refer to the buffer id of ``out``.
     """
     program = exprs.program
-    if out in readers.internal:
+    if out in uses.read_by_groups:
         return None
-    updated = {program.storage(var)[0] for var in program.updated()}
+    updated = {program.storage(var).buffer for var in program.updated()}
     for e in space.members:
         for atom in program.jaxpr.eqns[e].inputs:
             if type(atom) is Literal:
                 continue
-            var = program.storage(atom)[0]
+            var = program.storage(atom).buffer
             position = program.producer.get(var)
             if (
                 position is not None
                 and position not in space.members
-                and var not in taken
+                and var not in reused
                 and var not in updated
-                and readers.last[var] == group
+                and uses.last_reader[var] == group
                 and (var.aval.size, var.aval.dtype) == (out.aval.size, out.aval.dtype)
                 and _reads_where_it_writes(exprs, space, var, out)
             ):
@@ -170,13 +178,13 @@ def _temporary(
     return None
 
 
-def _reads_where_it_writes(exprs: SizeExprs, space: Space, var: Var, out: Var) -> bool:
+def _reads_where_it_writes(exprs: SizeExprs, space: IterationSpace, var: Var, out: Var) -> bool:
     """Whether a group reads ``var`` only at the index at which it writes ``out``."""
     program, write = exprs.program, write_access(exprs, space, out)
     for e in space.members:
         eqn = program.jaxpr.eqns[e]
         for k, atom in enumerate(eqn.inputs):
-            if type(atom) is Literal or program.storage(atom)[0] is not var:
+            if type(atom) is Literal or program.storage(atom).buffer is not var:
                 continue
             if k < eqn.primitive.lower.operands_in_memory(eqn):
                 return False
@@ -188,8 +196,9 @@ def _reads_where_it_writes(exprs: SizeExprs, space: Space, var: Var, out: Var) -
     return True
 
 
-def _same_strides(a: Strides, b: Strides, space: Space) -> bool:
+def _same_strides(a: Strides, b: Strides, space: IterationSpace) -> bool:
     """Whether strides have the same axes, and are equal for axes larger than 1."""
     return [key for key, _ in a] == [key for key, _ in b] and all(
-        space.sizes[key] == 1 or one == other for (key, one), (_, other) in zip(a, b, strict=True)
+        space.sizes[key] == 1 or stride_a == stride_b
+        for (key, stride_a), (_, stride_b) in zip(a, b, strict=True)
     )

@@ -3,6 +3,11 @@
 Loop-invariant values are hoisted: a value is emitted in the outermost loop in which all its inputs
 are defined. In a row kernel, each reduction and the final loop that stores is a phase. A phase
 recomputes the full-rank values that it needs.
+
+The order of loads and stores matters for operands that are overwritten: see ``donation.py``.
+
+Tests: tests/compiler/test_fuse.py, tests/compiler/test_stores_beside_sums.py,
+tests/compiler/test_updates.py.
 """
 
 from __future__ import annotations
@@ -15,7 +20,7 @@ from typing import Any
 
 import numpy as np
 
-from gpuflow.compiler.fusion.space import Key, Kind, Space
+from gpuflow.compiler.fusion.space import DimKey, IterationSpace, KernelKind
 from gpuflow.compiler.lanes.program import LaneProgram
 from gpuflow.compiler.lowering.access import (
     Access,
@@ -28,13 +33,13 @@ from gpuflow.compiler.lowering.access import (
     window_access,
     write_access,
 )
-from gpuflow.compiler.lowering.loops import is_written_short
+from gpuflow.compiler.lowering.loops import has_exact_size
 from gpuflow.compiler.lowering.size_exprs import SizeExpr, SizeExprs, SizeQueries
 from gpuflow.core.aval import storage_name
 from gpuflow.core.jaxpr import Eqn, Literal, Var
 from gpuflow.core.lowering import Element
-from gpuflow.kir.builder import Builder, Pair
-from gpuflow.kir.clone import Replay
+from gpuflow.kir.builder import Builder, ComplexPair
+from gpuflow.kir.clone import BlockCloner
 from gpuflow.kir.nodes import Block, Load, Mode, Operand, Store, Value
 from gpuflow.kir.scalar import COMPONENT_DTYPES, compute_dtype
 
@@ -43,7 +48,7 @@ _COMPONENTS_OF = {1: (None,), 2: (0, 1)}  # component ids of a real and of a com
 _NAMED_OPS = 5  # ops in the name of a kernel
 
 
-def is_written_in(value: Any) -> bool:
+def is_constant_in_text(value: Any) -> bool:
     """Whether a literal of the program is part of the kernel's text.
 
     Only bools, zero, infinities and nan are. Other literals are arguments, because a value may
@@ -53,12 +58,14 @@ def is_written_in(value: Any) -> bool:
         return True
     if isinstance(value, complex | np.complexfloating):
         return False  # not even 0: the signs of its components may differ
-    number = float(value)
-    return number == 0.0 or not np.isfinite(number)
+    value_as_float = float(value)
+    return value_as_float == 0.0 or not np.isfinite(value_as_float)
 
 
 class Emitter:
-    """Code generator for the body of one kernel.
+    """Code generator for the body of one kernel; ``emit`` may be called once.
+
+    Equal spaces, programs of one key and equal answers of ``queries`` must give equal bodies.
 
     Args:
         exprs: the size expressions of the program.
@@ -67,16 +74,21 @@ class Emitter:
         operands: collects the operands that the body requests.
         axes: names of the kernel's axes, from the outermost.
         axis_of: the kernel axis of each axis of the group.
+
+    Attributes:
+        members: positions of the equations of the group.
+        reads: its reads from memory, see ``memory_reads``.
+        reduced_axes, retained_axes: kernel axes that reductions iterate over, and the others.
     """
 
     def __init__(
         self,
         exprs: SizeExprs,
-        space: Space,
+        space: IterationSpace,
         queries: SizeQueries,
         operands: Accesses,
         axes: Sequence[str],
-        axis_of: dict[Key, str],
+        axis_of: dict[DimKey, str],
     ) -> None:
         self.exprs, self.program, self.queries = exprs, exprs.program, queries
         self.space, self.operands = space, operands
@@ -86,9 +98,9 @@ class Emitter:
         self.reads = tuple(memory_reads(exprs, space))
         # Scopes of open loops, innermost last: emitted values by variable, and by name those of
         # operands that must be read before they are overwritten.
-        self.memo: list[dict[Var | str, Element]] = [{}]
+        self.scopes: list[dict[Var | str, Element]] = [{}]
         self.reduced_axes = tuple(
-            dict.fromkeys(axis_of[key] for key in space.order if key in space.reduced)
+            dict.fromkeys(axis_of[key] for key in space.loop_order if key in space.reduced)
         )
         self.retained_axes = tuple(axis for axis in axes if axis not in self.reduced_axes)
 
@@ -115,7 +127,7 @@ class Emitter:
             self._emit_rows()
         return self.builder.finish()
 
-    def _axes_of(self, domain: frozenset[Key]) -> set[str]:
+    def _axes_of(self, domain: frozenset[DimKey]) -> set[str]:
         return {self.axis_of[key] for key in domain}
 
     def _emit_invariants(self, opened: set[str]) -> None:
@@ -127,14 +139,14 @@ class Emitter:
             if e in self.space.dependent or eqn.primitive.lower.is_reduction:
                 continue
             if self._axes_of(self.space.domains[e]) <= opened:
-                self._values(e)
+                self._emit_equation(e)
         for e, access in self.reads:
             # Operands that are invariant in the loops still to be opened.
-            if e not in self.space.dependent and self._varies_in(access) <= opened:
+            if e not in self.space.dependent and self._axes_of_access(access) <= opened:
                 self._load(access)
 
-    def _varies_in(self, access: Access) -> set[str]:
-        """The kernel axes along which an access moves."""
+    def _axes_of_access(self, access: Access) -> set[str]:
+        """The kernel axes along which the offset of an access varies."""
         return {self.axis_of[key] for key, _ in access.strides}
 
     def _is_member(self, var: Var) -> bool:
@@ -145,29 +157,29 @@ class Emitter:
     def _emit_rows(self) -> None:
         """Emit one point of the retained axes: reductions in order, then stores."""
         space = self.space
-        full = [var for var in space.escaping if self._needs_row_loop(var)]
-        outer = [var for var in space.escaping if var not in full]
+        row_outputs = [var for var in space.escaping if self._needs_row_loop(var)]
+        outer_outputs = [var for var in space.escaping if var not in row_outputs]
         for e in space.members:
             eqn = self.program.jaxpr.eqns[e]
             # A reduction of dimensions of size 1 has no loop, and may be inside another's loop.
             if eqn.primitive.lower.is_reduction and self._reduced_axes_of(e):
-                if self._emitted(eqn.outputs[0]) is None:
-                    also_stored = [] if space.kind is Kind.ROW else full
+                if self._lookup(eqn.outputs[0]) is None:
+                    also_stored = [] if space.kind is KernelKind.ROW else row_outputs
                     self._emit_reductions(self._joint_reductions(e), also_stored)
-                    full = [] if also_stored else full
+                    row_outputs = [] if also_stored else row_outputs
             elif not space.domains[e] & space.reduced and self.reduced_axes:
-                self._values(e)
-        if outer:
+                self._emit_equation(e)
+        if outer_outputs:
             self._load_overwritten(in_rows=False)
-        for var in outer:
+        for var in outer_outputs:
             self._store(var)
-        if full:
+        if row_outputs:
             with ExitStack() as loops:
                 for axis in self.reduced_axes:
                     loops.enter_context(self.builder.for_axis(axis))
-                self.memo.append({})
-                self._store_in_row(full)
-                self.memo.pop()
+                self.scopes.append({})
+                self._store_in_row(row_outputs)
+                self.scopes.pop()
 
     def _needs_row_loop(self, var: Var) -> bool:
         """Whether a stored value varies along the reduced axes."""
@@ -176,81 +188,87 @@ class Emitter:
 
     def _joint_reductions(self, position: int) -> list[int]:
         """Reductions that share a loop: over the same axes, and independent."""
-        names = self._reduced_axes_of(position)
-        rule = self.program.jaxpr.eqns[position].primitive.lower
-        if not names or not rule.shares_loop:
+        axes = self._reduced_axes_of(position)
+        lowering = self.program.jaxpr.eqns[position].primitive.lower
+        if not axes or not lowering.shares_loop:
             return [position]
-        stages = self._stages()
-        later = [
+        depth_of = self._reduction_depths()
+        later_reductions = [
             e
             for e in self.space.members
             if e >= position and self.program.jaxpr.eqns[e].primitive.lower.shares_loop
         ]
-        key = (stages[position], names)
-        return [e for e in later if (stages[e], self._reduced_axes_of(e)) == key]
+        key = (depth_of[position], axes)
+        return [e for e in later_reductions if (depth_of[e], self._reduced_axes_of(e)) == key]
 
-    def _stages(self) -> dict[int, int]:
-        """For each member the longest chain of reductions that it depends on."""
-        stages: dict[int, int] = {}
+    def _reduction_depths(self) -> dict[int, int]:
+        """For each member the length of the longest chain of reductions that it depends on."""
+        depth_of: dict[int, int] = {}
         for e in self.space.members:
-            stages[e] = 0
+            depth_of[e] = 0
             for atom in self.program.jaxpr.eqns[e].inputs:
                 source = None if type(atom) is Literal else self.program.producer.get(atom)
-                if source in stages and source is not None:
-                    rule = self.program.jaxpr.eqns[source].primitive.lower
-                    stages[e] = max(stages[e], stages[source] + rule.is_reduction)
-        return stages
+                if source in depth_of and source is not None:
+                    lowering = self.program.jaxpr.eqns[source].primitive.lower
+                    depth = depth_of[source] + lowering.is_reduction
+                    depth_of[e] = max(depth_of[e], depth)
+        return depth_of
 
     def _emit_reductions(self, positions: Sequence[int], also_stored: Sequence[Var] = ()) -> None:
-        """Emit one loop for several reductions; it also stores ``also_stored`` at each point."""
+        """Emit one loop for several reductions; it also stores ``also_stored`` at each point.
+
+        The reductions must be independent, and over the same axes (``_joint_reductions``).
+        """
         axes, builder = self._reduced_axes_of(positions[0]), self.builder
         eqns = [self.program.jaxpr.eqns[e] for e in positions]
 
         def values(position: int, eqn: Eqn) -> Sequence[Value]:
-            return eqn.primitive.lower.values(Point(self, position), eqn)
+            return eqn.primitive.lower.values(KernelContext(self, position), eqn)
 
         if not axes:
-            (eqn,) = eqns
+            (eqn,) = eqns  # reductions without axes are emitted one by one
             result = eqn.primitive.lower.folded(builder, values(positions[0], eqn), eqn)
-            self.memo[-1][eqn.outputs[0]] = result
+            self.scopes[-1][eqn.outputs[0]] = result
             return
         starts = [eqn.primitive.lower.starts(builder, eqn) for eqn in eqns]
-        ranges, first = [], 0  # the slice of each reduction in the accumulators of the loop
+        accumulator_slices, accumulator_count = [], 0  # of each reduction; of the loop
         for start in starts:
-            ranges.append(slice(first, first + len(start)))
-            first += len(start)
+            accumulator_slices.append(slice(accumulator_count, accumulator_count + len(start)))
+            accumulator_count += len(start)
 
         def body() -> list[Value]:
-            self.memo.append({})
-            every = [
+            self.scopes.append({})
+            new_values = [
                 value for e, eqn in zip(positions, eqns, strict=True) for value in values(e, eqn)
             ]
             self._store_in_row(also_stored)
-            self.memo.pop()
-            return every
+            self.scopes.pop()
+            return new_values
 
-        def combine(*sides: Value) -> list[Value]:
-            running, new = sides[:first], sides[first:]
+        def combine(*running_and_new: Value) -> list[Value]:
+            running, new = running_and_new[:accumulator_count], running_and_new[accumulator_count:]
             return [
                 value
-                for eqn, span in zip(eqns, ranges, strict=True)
+                for eqn, span in zip(eqns, accumulator_slices, strict=True)
                 for value in eqn.primitive.lower.combined(builder, running[span], new[span], eqn)
             ]
 
         inits = [value for start in starts for value in start]
         results = builder.reduce(axes, inits, combine, body)
-        for eqn, span in zip(eqns, ranges, strict=True):
+        for eqn, span in zip(eqns, accumulator_slices, strict=True):
             result = eqn.primitive.lower.folded(builder, results[span], eqn)
-            self.memo[-1][eqn.outputs[0]] = self._rounded(eqn.outputs[0], result)
+            self.scopes[-1][eqn.outputs[0]] = self._round(eqn.outputs[0], result)
 
     def _reduced_axes_of(self, position: int) -> tuple[str, ...]:
         keys = self._reduced_keys(position)
-        return tuple(dict.fromkeys(self.axis_of[key] for key in self.space.order if key in keys))
+        return tuple(
+            dict.fromkeys(self.axis_of[key] for key in self.space.loop_order if key in keys)
+        )
 
-    def _reduced_keys(self, position: int) -> set[Key]:
+    def _reduced_keys(self, position: int) -> set[DimKey]:
         iteration = self.program.iterations[position]
         assert iteration is not None
-        return {self.space.classes[position, d] for d in iteration.reduced}
+        return {self.space.axis_of_key[position, d] for d in iteration.reduced}
 
     def _store_in_row(self, stored: Sequence[Var]) -> None:
         """Store the values of one point of a row, after reading operands that this overwrites."""
@@ -267,10 +285,10 @@ class Emitter:
             self._store_update(position, access)
             return
         if eqn.primitive.lower.stores(eqn, var):
-            self._values(position)
+            self._emit_equation(position)
             return
         name = self.operands.array(access)
-        array = self.operands.table[name]
+        array = self.operands.operand_of[name]
         self.builder.declare(array)
         values = _components(self._variable(var))
         for component, value in zip(_COMPONENTS_OF[len(values)], values, strict=True):
@@ -278,17 +296,20 @@ class Emitter:
             self.builder.store(name, stored, component=component)
 
     def _store_update(self, position: int, access: Access) -> None:
-        """Store one element of an update's window, combined with the array's element if needed."""
+        """Store one element of an update's window, combined with the array's element if needed.
+
+        Operands of an update: array, offset of the window, predicate, value.
+        """
         eqn, builder = self.program.jaxpr.eqns[position], self.builder
         name = self.operands.array(access)
-        builder.declare(self.operands.table[name])
+        builder.declare(self.operands.operand_of[name])
         offset = _real(self._operand(position, 1))
-        within = window_access(self.exprs, self.space, position)
-        if within.strides:
-            offset = builder.apply("add", offset, _real(self._load(within)))
+        within_window = window_access(self.exprs, self.space, position)
+        if within_window.strides:
+            offset = builder.apply("add", offset, _real(self._load(within_window)))
         predicate = eqn.inputs[2]
-        is_certain = type(predicate) is Literal and bool(predicate.value)
-        where = None if is_certain else _real(self._operand(position, 2))
+        is_always_true = type(predicate) is Literal and bool(predicate.value)
+        where = None if is_always_true else _real(self._operand(position, 2))
         values = _components(self._operand(position, 3))
         combine = eqn.primitive.lower.combine(eqn.params)
         for component, value in zip(_COMPONENTS_OF[len(values)], values, strict=True):
@@ -299,27 +320,30 @@ class Emitter:
     # --- values ----------------------------------------------------------------------------
 
     def _variable(self, var: Var) -> Element:
-        element = self._emitted(var)
+        element = self._lookup(var)
         if element is not None:
             return element
-        for position in self._unemitted(var):
-            self._values(position)
-        return self.memo[-1][var]
+        for position in self._pending_equations(var):
+            self._emit_equation(position)
+        return self.scopes[-1][var]
 
-    def _emitted(self, key: Var | str) -> Element | None:
-        for scope in reversed(self.memo):
+    def _lookup(self, key: Var | str) -> Element | None:
+        for scope in reversed(self.scopes):
             if key in scope:
                 return scope[key]
         return None
 
-    def _unemitted(self, var: Var) -> list[int]:
-        """Equations to emit for ``var``, in program order; iterative, because chains are long."""
+    def _pending_equations(self, var: Var) -> list[int]:
+        """Equations to emit for ``var``, in program order.
+
+        A loop instead of recursion, because chains of equations are longer than Python's stack.
+        """
         missing: set[int] = set()
         stack = [var]
         while stack:
             var = stack.pop()
             position = self.program.producer[var]
-            if position in missing or self._emitted(var) is not None:
+            if position in missing or self._lookup(var) is not None:
                 continue
             missing.add(position)
             eqn = self.program.jaxpr.eqns[position]
@@ -327,23 +351,23 @@ class Emitter:
                 stack += [x for x in eqn.inputs if type(x) is not Literal and self._is_member(x)]
         return sorted(missing)
 
-    def _values(self, position: int) -> None:
+    def _emit_equation(self, position: int) -> None:
         """Emit an equation's outputs into the current scope."""
         eqn = self.program.jaxpr.eqns[position]
-        if self._emitted(eqn.outputs[0]) is not None:
+        if self._lookup(eqn.outputs[0]) is not None:
             return
-        rule = eqn.primitive.lower
-        if rule.is_reduction:
+        lowering = eqn.primitive.lower
+        if lowering.is_reduction:
             self._emit_reductions([position])
             return
-        emitted = rule.emit(Point(self, position), eqn)
+        emitted = lowering.emit(KernelContext(self, position), eqn)
         results = (emitted,) if isinstance(emitted, Element) else emitted
         for var, value in zip(eqn.outputs, results, strict=True):
-            self.memo[-1][var] = value if rule.rounds else self._rounded(var, value)
+            self.scopes[-1][var] = value if lowering.rounds else self._round(var, value)
 
-    def _rounded(self, var: Var, value: Element) -> Element:
+    def _round(self, var: Var, value: Element) -> Element:
         """Round a value to its dtype, so that results do not depend on which values are stored."""
-        if isinstance(value, Pair) or var in self.program.unrounded:
+        if isinstance(value, ComplexPair) or var in self.program.unrounded:
             return value
         return self.builder.round(value, storage_name(var.aval.dtype))
 
@@ -360,13 +384,13 @@ class Emitter:
         self, access: Access, offset: Value | None = None, where: Value | None = None
     ) -> Element:
         name = self.operands.array(access)
-        operand = self.operands.table[name]
+        operand = self.operands.operand_of[name]
         self.builder.declare(operand)
         if operand.mode is not Mode.INOUT:
             return self._element(operand, offset, where)
-        element = self._emitted(name)
+        element = self._lookup(name)
         if element is None:
-            element = self.memo[-1][name] = self._element(operand)
+            element = self.scopes[-1][name] = self._element(operand)
         return element
 
     def _element(
@@ -375,29 +399,29 @@ class Emitter:
         if operand.dtype not in COMPONENT_DTYPES:
             return self.builder.load(operand.name, offset, where)
         components = [self.builder.load(operand.name, offset, where, k) for k in (0, 1)]
-        return Pair(*components)
+        return ComplexPair(*components)
 
     def _load_overwritten(self, in_rows: bool) -> None:
         """Load operands that will be overwritten: those that vary along rows, or the others."""
         for _, access in self.reads:
-            varies = not self._varies_in(access) <= set(self.retained_axes)
+            varies = not self._axes_of_access(access) <= set(self.retained_axes)
             if access.buffer in self.operands.inout_strides and varies is in_rows:
                 self._load(access)
 
-    def index(self, strides: Sequence[tuple[Key, SizeExpr]]) -> Value:
+    def index(self, strides: Sequence[tuple[DimKey, SizeExpr]]) -> Value:
         """The sum of the indices along axes times their strides, as int64."""
         access = index_access(self.exprs, self.space, strides)
         return _real(self._load(access)) if access.strides else self.builder.const("int64", 0)
 
     def literal(self, atom: Literal, position: int, operand: int) -> Element:
-        """A literal: a constant in the text if ``is_written_in`` allows it, else an argument.
+        """A literal: a constant in the text if ``is_constant_in_text`` allows it, else an argument.
 
         Equal literals may differ in another program of the key, so each has its own argument. Only
         copies of one equation share it.
         """
         storage = storage_name(atom.aval.dtype)
         value = np.asarray(atom.value).reshape(())[()]
-        if storage not in COMPONENT_DTYPES and is_written_in(value):
+        if storage not in COMPONENT_DTYPES and is_constant_in_text(value):
             kind = bool if storage == "bool" else (float if "float" in storage else int)
             return self.builder.const(compute_dtype(storage), kind(value))
 
@@ -408,12 +432,12 @@ class Emitter:
         if storage not in COMPONENT_DTYPES:
             return scalar(storage, value)
         dtype = COMPONENT_DTYPES[storage]
-        return Pair(scalar(dtype, value.real, 0), scalar(dtype, value.imag, 1))
+        return ComplexPair(scalar(dtype, value.real, 0), scalar(dtype, value.imag, 1))
 
     def scalar(self, storage: str, value: SizeExpr, slot: Hashable) -> Value:
         """A scalar argument; one operand for each ``slot``."""
         name = self.operands.scalar(storage, value, slot)
-        self.builder.declare(self.operands.table[name])
+        self.builder.declare(self.operands.operand_of[name])
         return self.builder.load(name)
 
 
@@ -428,7 +452,7 @@ def _components(value: Element) -> Values:
     return (value,) if isinstance(value, Value) else (value.real, value.imag)
 
 
-class Point:
+class KernelContext:
     """The context that an op's ``emit`` rule gets in a kernel; see ``core.lowering.Context``."""
 
     def __init__(self, emitter: Emitter, position: int) -> None:
@@ -437,7 +461,7 @@ class Point:
         self.builder = emitter.builder
 
     @cached_property
-    def _keys(self) -> list[Key]:
+    def _keys(self) -> list[DimKey]:
         return self._emitter.space.axes_of_output(self._emitter.program, self._position)
 
     def operand(self, number: int) -> Element:
@@ -461,7 +485,7 @@ class Point:
 
     def number(self, k: int) -> Value:
         """The k-th size expression that the op declares (``numbers``), as an argument."""
-        number = self._exprs.declared(self._position)[k]
+        number = self._exprs.declared_numbers(self._position)[k]
         return self._emitter.scalar("int64", number, (self._position, "number", k))
 
     def bound(self, dim: int, k: int) -> Value:
@@ -471,10 +495,10 @@ class Point:
         with constants cost nothing.
         """
         shape, queries = self._eqn.outputs[0].aval.shape, self._emitter.queries
-        if not is_written_short(self._exprs, shape, dim, queries):
+        if not has_exact_size(self._exprs, shape, dim, queries):
             return self.number(k)
-        number = queries.write(self._exprs.declared(self._position)[k])
-        return self.builder.const("int64", number)
+        value = queries.value_in_text(self._exprs.declared_numbers(self._position)[k])
+        return self.builder.const("int64", value)
 
     def _stride(self, operand: int, dim: int, stride: SizeExpr) -> Value:
         """An operand's stride; all loads of the operand share the argument."""
@@ -508,12 +532,15 @@ class Point:
         pairs = [
             (self._keys[d], stride)
             for d, stride, repeats in zip(dims, layout.strides, layout.broadcast, strict=True)
-            if not repeats and self._keys[d] not in self._emitter.space.units
+            if not repeats and self._keys[d] not in self._emitter.space.unit_axes
         ]
         return self._emitter._load(replace(access, strides=tuple(sorted(pairs))))
 
     def replay(self, program: LaneProgram) -> list[Element]:
-        """Inline a lane program; returns its results, or True for outputs that it stores itself."""
+        """Inline a lane program; returns its results, or True for outputs that it stores itself.
+
+        Names in its block are a letter and an index: of an operand in loads, an output in stores.
+        """
         emitter, eqn, position = self._emitter, self._eqn, self._position
         exprs, builder, operands = self._exprs, self.builder, emitter.operands
         reads = lane_reads(exprs, emitter.space, position)
@@ -538,25 +565,25 @@ class Point:
 
         def load(s: Load, offset: Value | None, where: Value | None) -> Value:
             name = operands.array(reads[int(s.operand[1:])])
-            builder.declare(operands.table[name])
+            builder.declare(operands.operand_of[name])
             return builder.load(name, offset, where, s.component)
 
         def store(s: Store, value: Value, offset: Value | None, where: Value | None) -> None:
-            number = int(s.operand[1:])
-            if eqn.outputs[number] not in emitter.space.escaping:
+            output = int(s.operand[1:])
+            if eqn.outputs[output] not in emitter.space.escaping:
                 return  # nothing reads this output, so it has no memory
-            name = operands.array(writes[number])
-            builder.declare(operands.table[name])
+            name = operands.array(writes[output])
+            builder.declare(operands.operand_of[name])
             builder.store(name, value, offset, where, s.component)
 
         values = [argument(source) for source in program.sources]
-        results = iter(Replay(builder, load, store).block(program.block, values))
+        results = iter(BlockCloner(builder, load, store).block(program.block, values))
         elements: list[Element] = []
         for k, var in enumerate(eqn.outputs):
             if k in writes:
                 elements.append(builder.const("bool", True))  # stored by the program itself
             elif storage_name(var.aval.dtype) in COMPONENT_DTYPES:
-                elements.append(Pair(next(results), next(results)))
+                elements.append(ComplexPair(next(results), next(results)))
             else:
                 elements.append(next(results))
         return elements

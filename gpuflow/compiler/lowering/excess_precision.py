@@ -10,6 +10,8 @@ A value keeps its rounding if it affects more than the last bits of a result:
   So are all values that they are computed from, back to values in memory. Then every kernel sees
   the same bits: a maximum equals one of its operands, even if other kernels recompute them;
 - an explicit conversion between float dtypes rounds its operand and its result.
+
+Tests: tests/compiler/test_excess_precision.py, tests/compiler/test_narrow_values.py.
 """
 
 from __future__ import annotations
@@ -22,19 +24,22 @@ _HALVES = ("bfloat16", "float16")
 
 
 def unrounded_values(jaxpr: Jaxpr) -> frozenset[Var]:
-    """The values that kernels may hold with more precision than their dtype has."""
-    exact: set[Var] = set()  # rounded, and so are all values that they depend on
+    """The values that kernels may hold with more precision than their dtype has.
+
+    They are results of 16-bit float dtypes. Stores round in any case, so outputs may be among them.
+    """
+    # Equations are visited in reverse, so readers fill the sets before the producer is visited.
+    rounded_with_sources: set[Var] = set()  # rounded, and so are all values that they depend on
     rounded: set[Var] = set()
     unrounded: set[Var] = set()
     for eqn in reversed(jaxpr.eqns):
         if not is_fusible(eqn):
             continue  # not in a kernel: its operands and results are in memory, rounded
-        is_continuous = _is_continuous(eqn)
         operands = [atom for atom in eqn.inputs if type(atom) is not Literal]
-        if not is_continuous or not exact.isdisjoint(eqn.outputs):
-            exact.update(operands)
+        if not _is_continuous(eqn) or not rounded_with_sources.isdisjoint(eqn.outputs):
+            rounded_with_sources.update(operands)
             continue
-        if _converts(eqn):
+        if _converts_floats(eqn):
             rounded.update(operands)
             continue
         unrounded.update(
@@ -45,11 +50,11 @@ def unrounded_values(jaxpr: Jaxpr) -> frozenset[Var]:
 
 def unrounded_within(jaxpr: Jaxpr) -> frozenset[Var]:
     """``unrounded_values`` of a lane program, without its outputs and operands of calls."""
-    exact = {atom for atom in jaxpr.outvars if type(atom) is not Literal}
+    rounded = {atom for atom in jaxpr.outvars if type(atom) is not Literal}
     for eqn in jaxpr.eqns:
         if not is_fusible(eqn):
-            exact.update(atom for atom in eqn.inputs if type(atom) is not Literal)
-    return unrounded_values(jaxpr) - exact
+            rounded.update(atom for atom in eqn.inputs if type(atom) is not Literal)
+    return unrounded_values(jaxpr) - rounded
 
 
 def all_rounded(jaxpr: Jaxpr) -> frozenset[Var]:
@@ -63,7 +68,7 @@ def _is_continuous(eqn: Eqn) -> bool:
     return all(_is_float(var) for var in eqn.outputs) and eqn.primitive.lower.is_continuous
 
 
-def _converts(eqn: Eqn) -> bool:
+def _converts_floats(eqn: Eqn) -> bool:
     """Whether operands and results are of several float dtypes."""
     floats = {atom.aval.dtype for atom in (*eqn.inputs, *eqn.outputs) if _is_float(atom)}
     return len(floats) > 1

@@ -1,6 +1,9 @@
 """Lowering: one group of equations to one KernelIR kernel, whose arguments are size expressions.
 
 ``loops.py`` chooses the loop nest, ``access.py`` the operands, ``emit.py`` writes the body.
+
+Tests: tests/compiler/test_new_sizes.py, tests/compiler/test_fuse.py,
+tests/compiler/test_donation.py.
 """
 
 from __future__ import annotations
@@ -10,15 +13,15 @@ from dataclasses import replace
 from typing import NamedTuple
 
 from gpuflow.base.records import record
-from gpuflow.compiler.fusion.space import Key, Program, Space
+from gpuflow.compiler.fusion.space import DimKey, FusionProgram, IterationSpace
 from gpuflow.compiler.lowering.access import Access, Accesses
 from gpuflow.compiler.lowering.donation import InPlace
 from gpuflow.compiler.lowering.emit import Emitter
-from gpuflow.compiler.lowering.loops import extent, schedule
+from gpuflow.compiler.lowering.loops import extent, loop_nest
 from gpuflow.compiler.lowering.size_exprs import SizeExpr, SizeExprs, SizeQueries
 from gpuflow.core.aval import storage_dtype
 from gpuflow.core.jaxpr import Var
-from gpuflow.kir.nodes import Kernel, Mode, Operand, Role, Stride, arguments, remembered
+from gpuflow.kir.nodes import Kernel, Mode, Operand, Role, Stride, arguments, memoized
 
 NO_BUFFER = -1  # the buffer of an operand without memory, such as a scalar
 
@@ -30,8 +33,8 @@ class KernelCall(NamedTuple):
         kernel: the kernel to run.
         slots: the argument block, in the order of ``kir.nodes.arguments``: 64-bit values; for an
             address, the byte offset from the start of its buffer.
-        buffers: the buffer id of each operand, or NO_BUFFER. The argument slots of operands come
-            first.
+        buffers: the buffer id of each operand of ``kernel``, in order, or NO_BUFFER. The argument
+            slots of operands come first, so ``slots[k]`` is relative to ``buffers[k]``.
         extent: extent of the axis that a launch splits between workers; 1 if there is none.
         points: count of points of the iteration space, all axes multiplied.
     """
@@ -44,15 +47,17 @@ class KernelCall(NamedTuple):
 
 
 @record
-class Lowered:
+class LoweredGroup:
     """The kernel of a group, and its arguments as size expressions.
 
     Attributes:
         kernel: the kernel.
-        slots: the argument block.
-        buffers: the buffer of each operand; None for an operand without memory.
+        slots: the argument block, in the order of ``KernelCall.slots``.
+        buffers: the variable that owns each operand's memory; None for an operand without memory.
         extent, points: see ``KernelCall``.
-        reads, writes: the buffers. An output that reuses memory of an input keeps its name here.
+        reads: variables whose buffers the kernel loads from.
+        writes: variables whose buffers it stores to. An output that reuses memory of an input is
+            listed under its own name.
         overwrites: buffers whose earlier contents are destroyed: memory that outputs reuse, and
             arrays that are updated.
         in_place: pairs (output, donated input or temporary whose memory it reuses).
@@ -71,7 +76,9 @@ class Lowered:
     operands: Accesses
 
 
-def lower_group(exprs: SizeExprs, space: Space, in_place: InPlace, queries: SizeQueries) -> Lowered:
+def lower_group(
+    exprs: SizeExprs, space: IterationSpace, in_place: InPlace, queries: SizeQueries
+) -> LoweredGroup:
     """Lower a group to a kernel and its arguments.
 
     Equal keys and equal answers of ``queries`` must give equal kernels: nothing here may depend on
@@ -84,59 +91,65 @@ def lower_group(exprs: SizeExprs, space: Space, in_place: InPlace, queries: Size
         queries: records the queries of sizes that the kernel depends on.
     """
     program = exprs.program
-    axes, kernel_axes = schedule(exprs, space, queries)
-    axis_of = {key: axis.name for keys, axis in zip(axes, kernel_axes, strict=True) for key in keys}
+    nest = loop_nest(exprs, space, queries)
+    keys_of = {axis.name: keys for keys, axis in zip(nest.collapsed, nest.axes, strict=True)}
+    axis_of = {key: name for name, keys in keys_of.items() for key in keys}
     operands = Accesses(
-        lambda name, access: _operand(name, access, axes, exprs.one),
+        lambda name, access: _operand(name, access, nest.collapsed, exprs.one),
         in_place.buffer_of,
-        in_place.read,
+        in_place.read_strides,
     )
     emitter = Emitter(
         exprs,
         space,
         queries,
         operands,
-        tuple(axis.name for axis in kernel_axes),
+        tuple(axis.name for axis in nest.axes),
         axis_of,
     )
     body = emitter.emit()
     kernel = Kernel(
         emitter.name(),
-        kernel_axes,
-        tuple(operands.table.values()),
+        nest.axes,
+        tuple(operands.operand_of.values()),
         body,
         kind=space.kind.value,
     )
-    keys_of = {axis.name: keys for axis, keys in zip(kernel.axes, axes, strict=True)}
     parallel = [keys_of[axis.name] for axis in kernel.axes if axis.role is Role.PARALLEL]
-    return Lowered(
+    return LoweredGroup(
         kernel,
         tuple(_slots(kernel, operands, keys_of, exprs, space)),
-        tuple(operands.accesses[operand.name].buffer for operand in kernel.operands),
+        tuple(operands.access_of[operand.name].buffer for operand in kernel.operands),
         extent(exprs, space, parallel[0] if parallel else ()),
-        extent(exprs, space, space.order),
+        extent(exprs, space, space.loop_order),
         _reads(kernel, operands),
-        tuple(program.storage(var)[0] for var in space.escaping),
+        tuple(program.storage(var).buffer for var in space.escaping),
         (*in_place.buffer_of.values(), *_updated(program, space)),
         tuple(in_place.buffer_of.items()),
         operands,
     )
 
 
-def _updated(program: Program, space: Space) -> list[Var]:
-    return [program.storage(var)[0] for var in space.escaping if var in program.views]
+def _updated(program: FusionProgram, space: IterationSpace) -> list[Var]:
+    return [program.storage(var).buffer for var in space.escaping if var in program.views]
 
 
-def _operand(name: str, access: Access, axes: Sequence[tuple[Key, ...]], one: SizeExpr) -> Operand:
-    """The KernelIR operand of an access: its strides are classified as 0, 1 or any."""
+def _operand(
+    name: str, access: Access, loops: Sequence[tuple[DimKey, ...]], unit_stride: SizeExpr
+) -> Operand:
+    """The KernelIR operand of an access: its strides are classified as 0, 1 or any.
+
+    The stride along a loop is that of the innermost axis in it (``LoopNest.collapsed``). Only the
+    innermost loop may have a unit stride.
+    """
     if access.mode is Mode.SCALAR:
-        return Operand(name, access.dtype, access.mode, (Stride.ZERO,) * len(axes))
-    table = dict(access.strides)
+        return Operand(name, access.dtype, access.mode, (Stride.ZERO,) * len(loops))
+    stride_of = dict(access.strides)
     classes = []
-    for position, keys in enumerate(axes):
-        if keys[-1] not in table:
+    for position, keys in enumerate(loops):
+        if keys[-1] not in stride_of:
             classes.append(Stride.ZERO)
-        elif position == len(axes) - 1 and table[keys[-1]] == one:
+        elif position == len(loops) - 1 and stride_of[keys[-1]] == unit_stride:
             classes.append(Stride.UNIT)
         else:
             classes.append(Stride.ANY)
@@ -146,16 +159,16 @@ def _operand(name: str, access: Access, axes: Sequence[tuple[Key, ...]], one: Si
 def _slots(
     kernel: Kernel,
     operands: Accesses,
-    keys_of: Mapping[str, tuple[Key, ...]],
+    keys_of: Mapping[str, tuple[DimKey, ...]],
     exprs: SizeExprs,
-    space: Space,
+    space: IterationSpace,
 ) -> Iterator[SizeExpr]:
     """The argument block of a kernel, in the order of ``kir.nodes.arguments``."""
     for argument in arguments(kernel):
         if argument.kind == "extent":
             yield extent(exprs, space, keys_of[argument.axis])
             continue
-        access = operands.accesses[argument.operand]
+        access = operands.access_of[argument.operand]
         if argument.kind == "stride":
             yield dict(access.strides)[keys_of[argument.axis][-1]]
         elif argument.kind in ("base", "scalar"):
@@ -168,16 +181,20 @@ def _slots(
 
 def _reads(kernel: Kernel, operands: Accesses) -> tuple[Var, ...]:
     buffers = [
-        operands.accesses[operand.name].buffer
+        operands.access_of[operand.name].buffer
         for operand in kernel.operands
         if operand.mode in (Mode.IN, Mode.INOUT)
     ]
     return tuple(dict.fromkeys(buffer for buffer in buffers if buffer is not None))
 
 
+# --- segmented kernels ---------------------------------------------------------------------
 def segmented(kernel: Kernel) -> Kernel:
-    """The variant of a one-axis kernel that runs over a table of argument blocks."""
-    return remembered(kernel, _segmented)
+    """The variant of a one-axis kernel that runs over a table of argument blocks.
+
+    ``can_be_segmented`` must hold for the kernel.
+    """
+    return memoized(kernel, _segmented)
 
 
 def _segmented(kernel: Kernel) -> Kernel:

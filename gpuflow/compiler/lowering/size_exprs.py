@@ -4,6 +4,10 @@ The key of a program omits its sizes. A kernel that is compiled for some sizes m
 no decision depended on them. So expressions are compared by their symbolic source, and the few
 queries of values must go through ``SizeQueries``, which records the answers as a guard. The source
 of an expression in an argument block defines the argument for other programs of the key.
+
+One ``SizeExprs`` and one ``SizeQueries`` belong to one lowering of one program, in one thread.
+
+Tests: tests/compiler/test_size_exprs.py, tests/compiler/test_new_sizes.py.
 """
 
 from __future__ import annotations
@@ -12,7 +16,7 @@ from collections.abc import Sequence
 from math import prod
 from typing import Any, NamedTuple
 
-from gpuflow.compiler.fusion.space import Program
+from gpuflow.compiler.fusion.space import FusionProgram
 from gpuflow.compiler.lowering.size_table import (
     LONGEST_EXACT,
     ErasedSizes,
@@ -62,26 +66,26 @@ class SizeQueries:
 
     Attributes:
         short: for each expression its value if that is short enough for a kernel's text, else None.
-        written: values of other expressions that are in a kernel's text.
+        in_text: values of other expressions that are in a kernel's text.
         equal: for each pair whether the values are equal.
     """
 
     def __init__(self) -> None:
         self.short: dict[SizeExpr, int | None] = {}
-        self.written: dict[SizeExpr, int] = {}
+        self.in_text: dict[SizeExpr, int] = {}
         self.equal: dict[tuple[SizeExpr, SizeExpr], bool] = {}
 
-    def if_short(self, expr: SizeExpr) -> int | None:
+    def value_if_short(self, expr: SizeExpr) -> int | None:
         """The value of an expression if it may be in a kernel's text (LONGEST_EXACT), else None."""
         value = expr.value if expr.value <= LONGEST_EXACT else None
         if not _is_constant(expr):
             self.short[expr] = value
         return value
 
-    def write(self, expr: SizeExpr) -> int:
+    def value_in_text(self, expr: SizeExpr) -> int:
         """The value of an expression that is written in a kernel's text."""
         if not _is_constant(expr):
-            self.written[expr] = expr.value
+            self.in_text[expr] = expr.value
         return expr.value
 
     def are_equal(self, a: SizeExpr, b: SizeExpr) -> bool:
@@ -99,18 +103,19 @@ class SizeQueries:
 
         return Guard(
             tuple([(ordinal(expr), value) for expr, value in self.short.items()]),
-            tuple([(ordinal(expr), value) for expr, value in self.written.items()]),
+            tuple([(ordinal(expr), value) for expr, value in self.in_text.items()]),
             tuple([(ordinal(a), ordinal(b), answer) for (a, b), answer in self.equal.items()]),
         )
 
 
-def may_be_equal(a: SizeExpr, b: SizeExpr) -> bool:
+def may_be_equal_products(a: SizeExpr, b: SizeExpr) -> bool:
     """Whether values of different products may be equal: their constant factors differ.
 
+    Both must be products of sizes; they are if they are strides, sizes or constants.
     For example, a stride of one row of 12 elements equals 3 times a size of 4; then two loops can
     be collapsed to one.
     """
-    return _factors(a)[0] != _factors(b)[0]
+    return _as_product(a).factor != _as_product(b).factor
 
 
 class ArrayLayout(NamedTuple):
@@ -137,7 +142,7 @@ class SizeExprs:
         erased: its sizes.
     """
 
-    def __init__(self, program: Program, erased: ErasedSizes) -> None:
+    def __init__(self, program: FusionProgram, erased: ErasedSizes) -> None:
         self.program, self._sizes = program, erased.sizes
         self._symbol_of = {size: k for k, size in enumerate(erased.sizes)}
         self._exprs: dict[Source, SizeExpr] = {}
@@ -159,18 +164,21 @@ class SizeExprs:
         return self._expr(value, ("constant", value))
 
     def size(self, size: int) -> SizeExpr:
-        """A size of an array of the program. 0 and 1 are part of the key."""
+        """A size of an array of the program, not negative. 0 and 1 are part of the key."""
         if size <= 1:
             return self.constant(size)
         return self._expr(size, ("product", self._symbol_of[size]))
 
     def product(self, exprs: Sequence[SizeExpr]) -> SizeExpr:
-        """The product of sizes, strides and constants; the order of factors does not matter."""
+        """The product of sizes, strides and constants; the order of factors does not matter.
+
+        The factors must not be offsets, literals or declared numbers.
+        """
         factor, symbols = 1, []
         for expr in exprs:
-            constant, factors = _factors(expr)
-            factor *= constant
-            symbols += factors
+            product = _as_product(expr)
+            factor *= product.factor
+            symbols += product.symbols
         if not symbols or not factor:
             return self.constant(factor)
         symbols.sort()
@@ -189,14 +197,15 @@ class SizeExprs:
         return cached
 
     def bytes(self, offset: SizeExpr, itemsize: int) -> SizeExpr:
-        """An offset in elements, converted to bytes."""
-        kind, *rest = offset.source
+        """An offset in elements, converted to bytes; ``offset`` is a constant or that of a view."""
+        kind, *source_args = offset.source
         value = offset.value * itemsize
         if kind == "constant":
             return self.constant(value)
-        return self._expr(value, ("offset", rest[0], itemsize))
+        position = source_args[0]
+        return self._expr(value, ("offset", position, itemsize))
 
-    def declared(self, position: int) -> tuple[SizeExpr, ...]:
+    def declared_numbers(self, position: int) -> tuple[SizeExpr, ...]:
         """The numbers that an ``Indexed`` op passes to its kernel."""
         cached = self._declared.get(position)
         if cached is None:
@@ -210,10 +219,18 @@ class SizeExprs:
     def literal(
         self, position: int, operand: int, dtype: str, value: Any, component: int | None = None
     ) -> SizeExpr:
-        """The argument slot of a literal, or of a component of a complex one."""
+        """The bits of a literal, or of a component of a complex one, as an argument slot.
+
+        Args:
+            position: position of the equation.
+            operand: index of the operand that is the literal.
+            dtype: storage dtype of the slot; of the component, if the literal is complex.
+            value: the literal, or its component; a scalar.
+            component: 0 for the real, 1 for the imaginary component; None if it is not complex.
+        """
         jaxpr = self.program.jaxpr
-        slot = jaxpr.memo("literal slots", lambda: _literal_slots(jaxpr))[position][operand]
-        kind = ("literal", slot, dtype) if component is None else ("part", slot, dtype, component)
+        index = jaxpr.memo("literal slots", lambda: _literal_indices(jaxpr))[position][operand]
+        kind = ("literal", index, dtype) if component is None else ("part", index, dtype, component)
         return self._expr(scalar_to_slot(dtype, value), kind)
 
     def layout(self, var: Var) -> ArrayLayout:
@@ -235,9 +252,9 @@ class SizeExprs:
             operand_strides: the strides of its operand.
             view: the view; only its broadcast dimensions are used.
         """
-        rule, avals = eqn.primitive.lower, (eqn.inputs[0].aval, eqn.outputs[0].aval)
-        if rule.steps is not None:
-            steps = rule.steps(*avals, **eqn.params)
+        lowering, avals = eqn.primitive.lower, (eqn.inputs[0].aval, eqn.outputs[0].aval)
+        if lowering.steps is not None:
+            steps = lowering.steps(*avals, **eqn.params)
             return [
                 self.product([stride, self.constant(step)])
                 for stride, step in zip(operand_strides, steps, strict=True)
@@ -246,12 +263,12 @@ class SizeExprs:
         for d, repeats in enumerate(view.broadcast):
             if repeats:
                 strides[d] = self.zero
-        for operand_dim, dim in rule.links(*avals, **eqn.params) or ():
+        for operand_dim, dim in lowering.links(*avals, **eqn.params) or ():
             strides[dim] = operand_strides[operand_dim]
         return strides
 
     def _alias(self, var: Var) -> ArrayLayout:
-        """The layout of an alias; checks that its values agree with ``Program.views``."""
+        """The layout of an alias; checks that its values agree with ``FusionProgram.views``."""
         position = self.program.producer[var]
         eqn = self.program.jaxpr.eqns[position]
         index, update = eqn.outputs.index(var), self.program.updates.get(position)
@@ -259,44 +276,51 @@ class SizeExprs:
             (index,) = [operand for operand, out in update.pairs if out == index]
         operand = eqn.inputs[index]
         assert type(operand) is Var  # or it would be no alias
-        operand_layout, rule = self.layout(operand), eqn.primitive.lower
-        if rule.view is None:
+        operand_layout, lowering = self.layout(operand), eqn.primitive.lower
+        if lowering.view is None:
             return operand_layout
-        view, offset = self.program.views[var][1], operand_layout.offset
+        view, offset = self.program.views[var].layout, operand_layout.offset
         strides = self.view_strides(eqn, operand_layout.strides, view)
-        if rule.steps is not None:
+        if lowering.steps is not None:
             offset = self._expr(view.offset, ("offset", position, 1))
         values = [expr.value for expr in (*strides, offset)]
         assert values == [*view.strides, view.offset], f"[lower] {eqn} has the layout {view}"
         return ArrayLayout(operand_layout.buffer, offset, tuple(strides), view.broadcast)
 
 
-def _literal_slots(jaxpr: Jaxpr) -> list[dict[int, int]]:
-    """For each equation the argument slot of each literal operand.
+def _literal_indices(jaxpr: Jaxpr) -> list[dict[int, int]]:
+    """For each equation the index of each literal operand in ``ErasedSizes.literals``.
 
-    Copies of an equation share the slots of the first one, so that a kernel with several copies
-    passes and computes it once.
+    Copies of an equation share the indices of the first one, so that a kernel with several copies
+    passes and computes it once. ``erase_sizes`` counts literals in the same way.
     """
     first: dict[int, int] = {}
     count = 0
-    slots = []
+    indices = []
     for eqn in jaxpr.eqns:
         by_operand = {}
         for operand, atom in enumerate(eqn.inputs):
             if type(atom) is Literal:
                 by_operand[operand] = first.setdefault(id(atom), count)
                 count += 1
-        slots.append(by_operand)
-    return slots
+        indices.append(by_operand)
+    return indices
 
 
-def _factors(expr: SizeExpr) -> tuple[int, Sequence[int]]:
-    """The constant factor and the symbols of a product of sizes."""
-    kind, *rest = expr.source
+class _Product(NamedTuple):
+    """A product of sizes: a constant factor, and the symbols of the sizes."""
+
+    factor: int
+    symbols: Sequence[int]
+
+
+def _as_product(expr: SizeExpr) -> _Product:
+    """A size, stride or constant as a product of sizes."""
+    kind, *source_args = expr.source
     if kind == "product":
-        return 1, rest
+        return _Product(1, source_args)
     assert kind in ("constant", "multiple"), f"[lower] {expr} is not a product of sizes"
-    return rest[0], rest[1:]
+    return _Product(source_args[0], source_args[1:])
 
 
 def _is_constant(expr: SizeExpr) -> bool:

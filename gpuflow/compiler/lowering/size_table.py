@@ -2,6 +2,8 @@
 
 Kernel arguments and guards refer to an expression by its ordinal in a ``SizeTable``, which belongs
 to a symbolic program. For new sizes, the whole table is evaluated.
+
+Tests: tests/compiler/test_size_exprs.py, tests/compiler/test_symbolic_plans.py.
 """
 
 from __future__ import annotations
@@ -16,8 +18,8 @@ import numpy as np
 
 from gpuflow.base.caches import lru_cache
 from gpuflow.base.records import record
+from gpuflow.compiler.fusion.space import BufferView
 from gpuflow.core.jaxpr import Eqn, Jaxpr, Var
-from gpuflow.core.views import View
 from gpuflow.kir.interpret import scalar_to_slot
 
 # The source of a size expression. Equations are named by position, sizes by symbol (ErasedSizes).
@@ -26,13 +28,15 @@ from gpuflow.kir.interpret import scalar_to_slot
 #   ("multiple", factor, *symbols)    product of sizes, times a constant: a stride
 #   ("offset", position, itemsize)    offset of an equation's view, in elements times itemsize
 #   ("number", position, k)           the k-th integer that an Indexed op declares
-#   ("literal", slot, dtype)          a scalar of the program, as the bits of an argument slot
-#   ("part", slot, dtype, component)  component of a complex one: 0 is real, 1 is imaginary
+#   ("literal", index, dtype)         a literal (ErasedSizes), as the bits of an argument slot
+#   ("part", index, dtype, component)  component of a complex one: 0 is real, 1 is imaginary
 Source = tuple[Any, ...]
-Values = Mapping[int, int]  # the value of each expression of a table, by ordinal
-Views = Mapping[Var, tuple[Var, View]]  # aliases: variable -> (buffer variable, view)
+SizeValues = Mapping[int, int]  # the value of each expression of a table, by ordinal
+AliasViews = Mapping[Var, BufferView]  # of variables that alias the memory of another
 
-LONGEST_EXACT = 16  # the largest size that is written in a kernel's text
+# The largest size that is written in a kernel's text. Each such size needs a separate kernel, 35 ms
+# for log_softmax (docs/design/0009-binding.md).
+LONGEST_EXACT = 16
 
 
 @record
@@ -52,31 +56,37 @@ class ErasedSizes:
 
 
 @record
-class Concrete:
-    """A program with its sizes, for which a ``SizeTable`` is evaluated."""
+class ConcreteProgram:
+    """A program with its sizes, for which a ``SizeTable`` is evaluated.
+
+    Attributes:
+        jaxpr: a program of the key that the table belongs to.
+        erased: its sizes, variables and literals.
+        views: its aliases.
+    """
 
     jaxpr: Jaxpr
     erased: ErasedSizes
-    views: Views
+    views: AliasViews
     _declared: dict[int, list[int]] = field(default_factory=dict)
 
-    def declared(self, position: int) -> list[int]:
+    def declared_numbers(self, position: int) -> list[int]:
         """The numbers that an ``Indexed`` op passes to its kernel."""
         if position not in self._declared:
             self._declared[position] = declared_numbers(self.jaxpr.eqns[position])
         return self._declared[position]
 
     def offset(self, position: int) -> int:
-        """The offset of an equation's view, in elements."""
-        return self.views[self.jaxpr.eqns[position].outputs[0]][1].offset
+        """The offset of an equation's view, in elements; its first output must be an alias."""
+        return self.views[self.jaxpr.eqns[position].outputs[0]].layout.offset
 
 
 def declared_numbers(eqn: Eqn) -> list[int]:
-    """The numbers that an ``Indexed`` op passes to its kernel."""
-    declare = eqn.primitive.lower.numbers
-    if declare is None:
+    """The numbers that an ``Indexed`` op passes to its kernel; none for other ops."""
+    numbers_of = eqn.primitive.lower.numbers
+    if numbers_of is None:
         return []
-    return [int(number) for number in declare([atom.aval for atom in eqn.inputs], eqn.params)]
+    return [int(number) for number in numbers_of([atom.aval for atom in eqn.inputs], eqn.params)]
 
 
 class SizeTable:
@@ -100,17 +110,17 @@ class SizeTable:
             ordinal = self._ordinals.setdefault(source, ordinal)
         return ordinal
 
-    def evaluate(self, program: Concrete) -> Values:
+    def evaluate(self, program: ConcreteProgram) -> SizeValues:
         """The value of every expression, by its ordinal."""
         evaluators = self._evaluators.copy()
         return {ordinal: evaluator(program) for ordinal, evaluator in evaluators.items()}
 
 
-Evaluator = Callable[[Concrete], int]
+Evaluator = Callable[[ConcreteProgram], int]
 
 
-def _evaluator(kind: str, *rest: Any) -> Evaluator:
-    return _EVALUATORS[kind](*rest)
+def _evaluator(kind: str, *source_args: Any) -> Evaluator:
+    return _EVALUATORS[kind](*source_args)
 
 
 def _constant(value: int) -> Evaluator:
@@ -125,7 +135,7 @@ def _product(*symbols: int) -> Evaluator:
 
 
 def _multiple(factor: int, *symbols: int) -> Evaluator:
-    def multiple(program: Concrete) -> int:
+    def multiple(program: ConcreteProgram) -> int:
         sizes = program.erased.sizes
         return prod([sizes[symbol] for symbol in symbols], start=factor)
 
@@ -137,16 +147,16 @@ def _offset(position: int, itemsize: int) -> Evaluator:
 
 
 def _declared(position: int, k: int) -> Evaluator:
-    return lambda program: program.declared(position)[k]
+    return lambda program: program.declared_numbers(position)[k]
 
 
-def _literal(slot: int, dtype: str) -> Evaluator:
-    return lambda program: _slot_of(dtype, program.erased.literals[slot])
+def _literal(index: int, dtype: str) -> Evaluator:
+    return lambda program: _slot_of(dtype, program.erased.literals[index])
 
 
-def _component(slot: int, dtype: str, component: int) -> Evaluator:
+def _component(index: int, dtype: str, component: int) -> Evaluator:
     name = "imag" if component else "real"
-    return lambda program: _slot_of(dtype, getattr(program.erased.literals[slot], name))
+    return lambda program: _slot_of(dtype, getattr(program.erased.literals[index], name))
 
 
 def _slot_of(dtype: str, value: Any) -> int:
@@ -179,21 +189,24 @@ class Guard(NamedTuple):
 
     Attributes:
         short: (expression, value if it is at most LONGEST_EXACT, else None).
-        written: (expression, value) of other values that are in a kernel's text.
+        in_text: (expression, value) of other values that are in a kernel's text.
         equal: (expression, expression, whether their values are equal).
     """
 
     short: tuple[tuple[int, int | None], ...]
-    written: tuple[tuple[int, int], ...]
+    in_text: tuple[tuple[int, int], ...]
     equal: tuple[tuple[int, int, bool], ...]
 
-    def holds(self, values: Values) -> bool:
-        """Whether the condition holds for the values of all expressions."""
+    def holds(self, values: SizeValues) -> bool:
+        """Whether the condition holds; ``values`` must have all expressions of the guard.
+
+        Evaluate the table after you read the plan: an older evaluation may lack expressions.
+        """
         for ordinal, expected in self.short:
             size = values[ordinal]
             if (size if size <= LONGEST_EXACT else None) != expected:
                 return False
-        for ordinal, expected in self.written:
+        for ordinal, expected in self.in_text:
             if values[ordinal] != expected:
                 return False
         return all([(values[a] == values[b]) is answer for a, b, answer in self.equal])

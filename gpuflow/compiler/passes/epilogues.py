@@ -2,6 +2,8 @@
 
 The rule of a lowering class (``Library.fuse_epilogue``) matches patterns. A pattern is a small
 program, simplified by the same passes as the program in which it is searched.
+
+Tests: tests/targets/cuda/test_gpu_epilogues.py.
 """
 
 from __future__ import annotations
@@ -23,26 +25,33 @@ from gpuflow.core.lowering.epilogue_rules import FusedCall, Match
 
 
 class EquationMatcher:
-    """Pattern matcher on the equations of a program, for ``fuse_epilogue`` rules."""
+    """Pattern matcher on the equations of a program, for ``fuse_epilogue`` rules.
+
+    The program must have been simplified with the rules for GPUs, or patterns will not match.
+    """
 
     def __init__(self, jaxpr: Jaxpr) -> None:
         self._definitions = Definitions(jaxpr)
         for eqn in jaxpr.eqns:
-            self._definitions.eqns.update(dict.fromkeys(eqn.outputs, eqn))
+            self._definitions.eqn_of.update(dict.fromkeys(eqn.outputs, eqn))
 
     def match(self, pattern: Jaxpr, inputs: Sequence[Var]) -> Match | None:
-        """Match a pattern whose first inputs are ``inputs``; None if no equations compute it."""
+        """Match a pattern whose first inputs are ``inputs``; None if no equations compute it.
+
+        Each equation of the pattern must read one of these inputs, or the result of an earlier
+        equation: only readers of such a value are searched, and the first one that matches is used.
+        """
         pattern = pattern.memo("simplified", lambda: _simplified(pattern))
         env: dict[Var, Atom] = dict(zip(pattern.invars, inputs))
         eqns: list[Eqn] = []
-        for model in pattern.eqns:
-            first = next(env[a] for a in model.inputs if type(a) is Var and a in env)
-            candidates = self._definitions.original_readers(first) if type(first) is Var else ()
+        for pattern_eqn in pattern.eqns:
+            bound = next(env[a] for a in pattern_eqn.inputs if type(a) is Var and a in env)
+            candidates = self._definitions.original_readers(bound) if type(bound) is Var else ()
             for eqn in candidates:
-                operands = _operands(model, eqn, env)
+                operands = _operands(pattern_eqn, eqn, env)
                 if operands is not None:
                     env.update(operands)
-                    env.update(zip(model.outputs, eqn.outputs, strict=True))
+                    env.update(zip(pattern_eqn.outputs, eqn.outputs, strict=True))
                     eqns.append(eqn)
                     break
             else:
@@ -75,14 +84,14 @@ def _simplified(pattern: Jaxpr) -> Jaxpr:
     return dce(cse(simplify_for_gpu(cse(inline(pattern)))))
 
 
-def _operands(model: Eqn, eqn: Eqn, env: dict[Var, Atom]) -> dict[Var, Atom] | None:
+def _operands(pattern_eqn: Eqn, eqn: Eqn, env: dict[Var, Atom]) -> dict[Var, Atom] | None:
     """Bindings of a pattern equation's unbound variables; None if ``eqn`` does not match it."""
-    if eqn.primitive is not model.primitive or eqn.params != model.params:
+    if eqn.primitive is not pattern_eqn.primitive or eqn.params != pattern_eqn.params:
         return None
-    if len(eqn.inputs) != len(model.inputs):
+    if len(eqn.inputs) != len(pattern_eqn.inputs):
         return None
     bindings: dict[Var, Atom] = {}
-    for variable, atom in zip(model.inputs, eqn.inputs, strict=True):
+    for variable, atom in zip(pattern_eqn.inputs, eqn.inputs, strict=True):
         expected = variable if type(variable) is Literal else env.get(variable)
         if expected is None:
             bindings[variable] = atom
@@ -91,48 +100,54 @@ def _operands(model: Eqn, eqn: Eqn, env: dict[Var, Atom]) -> dict[Var, Atom] | N
     return bindings
 
 
-def fuse_epilogues(jaxpr: Jaxpr, offered: Callable[[Eqn], bool]) -> Jaxpr:
+def fuse_epilogues(jaxpr: Jaxpr, is_supported: Callable[[Eqn], bool]) -> Jaxpr:
     """Replace library calls and readers of their results by fused calls.
 
     Args:
         jaxpr: the program.
-        offered: whether the target implements a fused call; if not, nothing is replaced.
+        is_supported: whether the target implements a fused call. A rule's calls are applied
+            together: if one is not supported, none is.
     """
     matcher: EquationMatcher | None = None
     calls: dict[int, list[FusedCall]] = {}
-    replaced: set[int] = set()
-    outputs: set[Var] = set()
+    replaced: set[int] = set()  # ids of calls that fused calls replace
+    outputs: set[Var] = set()  # outputs of the original program that fused calls compute
     for eqn in jaxpr.eqns:
         rule = eqn.primitive.lower.fuse_epilogue
         if rule is None or id(eqn) in replaced:
             continue
         matcher = matcher or EquationMatcher(jaxpr)
-        fused: Sequence[FusedCall] = rule(eqn, matcher, Replacement(eqn.source))
+        fused_calls: Sequence[FusedCall] = rule(eqn, matcher, Replacement(eqn.source))
         if all(
-            id(one.replaces) not in replaced
-            and outputs.isdisjoint(one.outputs)
-            and offered(one.call)
-            for one in fused
+            id(fused_call.replaces) not in replaced
+            and outputs.isdisjoint(fused_call.outputs)
+            and is_supported(fused_call.call)
+            for fused_call in fused_calls
         ):
-            for one in fused:
-                calls.setdefault(id(one.position), []).append(one)
-                replaced.add(id(one.replaces))
-                outputs.update(one.outputs)
+            for fused_call in fused_calls:
+                calls.setdefault(id(fused_call.position), []).append(fused_call)
+                replaced.add(id(fused_call.replaces))
+                outputs.update(fused_call.outputs)
     return _with_calls(jaxpr, calls) if calls else jaxpr
 
 
 def _with_calls(jaxpr: Jaxpr, calls: dict[int, list[FusedCall]]) -> Jaxpr:
-    """The program with fused calls inserted, and without the equations that they replace."""
+    """The program with fused calls inserted, and without the equations that they replace.
+
+    Args:
+        jaxpr: the program.
+        calls: the fused calls to insert before an equation, by the id of that equation.
+    """
     env: dict[Var, Atom] = {}
     eqns: list[Eqn] = []
 
-    def renamed(eqn: Eqn) -> Eqn:
+    def with_new_inputs(eqn: Eqn) -> Eqn:
         return eqn.replace(inputs=tuple([resolved(env, atom) for atom in eqn.inputs]))
 
     for eqn in jaxpr.eqns:
-        for one in calls.get(id(eqn), ()):
-            eqns.append(renamed(one.call))
-            env.update(one.outputs)
-        eqns.append(renamed(eqn))
+        for fused_call in calls.get(id(eqn), ()):
+            eqns.append(with_new_inputs(fused_call.call))
+            env.update(fused_call.outputs)
+        eqns.append(with_new_inputs(eqn))
     outvars = tuple([resolved(env, atom) for atom in jaxpr.outvars])
     return dce(jaxpr.replace(eqns=tuple(eqns), outvars=outvars))

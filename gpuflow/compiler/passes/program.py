@@ -1,7 +1,10 @@
 """Jaxpr passes before fusion: inlining, simplification, CSE, DCE; and helpers for all passes.
 
 A pass takes a Jaxpr without constants (``constvars``) and returns a new one; it never changes its
-argument. ``compiler/pipeline.py`` has the order of passes.
+argument. ``compiler/pipeline.py`` has the order of passes. Passes hold no state between calls, so
+threads may run them at the same time.
+
+Tests: tests/compiler/test_passes.py, tests/ops/test_identities.py.
 """
 
 from __future__ import annotations
@@ -31,24 +34,29 @@ def is_call(primitive: Primitive) -> bool:
     return is_inline(primitive) and primitive.lower.lanes is None
 
 
-def inline(jaxpr: Jaxpr, opened: Callable[[Primitive], bool] = is_inline) -> Jaxpr:
+def inline(jaxpr: Jaxpr, should_inline: Callable[[Primitive], bool] = is_inline) -> Jaxpr:
     """Inline calls: replace equations by their inner programs, recursively.
 
     Args:
         jaxpr: the program.
         opened: whether a primitive is inlined; by default all that can be are.
     """
-    if not any(opened(eqn.primitive) for eqn in jaxpr.eqns):
+    if not any(should_inline(eqn.primitive) for eqn in jaxpr.eqns):
         return jaxpr
     eqns: list[Eqn] = []
     env: dict[Var, Atom] = {}
-    _inline_into(eqns, jaxpr, env, opened)
+    _inline_into(eqns, jaxpr, env, should_inline)
     outvars = tuple(resolved(env, atom) for atom in jaxpr.outvars)
     return jaxpr.replace(eqns=tuple(eqns), outvars=outvars)
 
 
-def renamed(jaxpr: Jaxpr, env: dict[Var, Atom]) -> tuple[list[Eqn], list[Atom]]:
-    """A copy of a program for the inputs in ``env``: equations with fresh variables, outputs."""
+def inlined_copy(jaxpr: Jaxpr, env: dict[Var, Atom]) -> tuple[list[Eqn], list[Atom]]:
+    """A copy of a program for the inputs in ``env``: equations with fresh variables, outputs.
+
+    Args:
+        jaxpr: the program; calls in it are inlined.
+        env: the atom of each of its inputs. Receives the atoms of its other variables.
+    """
     eqns: list[Eqn] = []
     _inline_into(eqns, jaxpr, env, is_inline)
     return eqns, [resolved(env, atom) for atom in jaxpr.outvars]
@@ -60,14 +68,17 @@ def resolved(env: dict[Var, Atom], atom: Atom) -> Atom:
 
 
 def _inline_into(
-    eqns: list[Eqn], jaxpr: Jaxpr, env: dict[Var, Atom], opened: Callable[[Primitive], bool]
+    eqns: list[Eqn], jaxpr: Jaxpr, env: dict[Var, Atom], should_inline: Callable[[Primitive], bool]
 ) -> None:
-    """Append the equations of ``jaxpr`` with fresh outputs; ``env`` maps its variables."""
+    """Append the equations of ``jaxpr`` with fresh outputs to ``eqns``.
+
+    ``env`` must have an atom for each input; it receives the atoms of all other variables.
+    """
     for eqn in jaxpr.eqns:
         inputs = tuple(resolved(env, atom) for atom in eqn.inputs)
-        if opened(eqn.primitive):
+        if should_inline(eqn.primitive):
             inner = eqn.primitive.lower.program(eqn)
-            results = _inline_call(eqns, inner, inputs, opened)
+            results = _inline_call(eqns, inner, inputs, should_inline)
             env.update(zip(eqn.outputs, results, strict=True))
             continue
         outputs = []
@@ -82,12 +93,12 @@ def _inline_call(
     eqns: list[Eqn],
     inner: ClosedJaxpr,
     inputs: Sequence[Atom],
-    opened: Callable[[Primitive], bool],
+    should_inline: Callable[[Primitive], bool],
 ) -> list[Atom]:
     env: dict[Var, Atom] = dict(zip(inner.jaxpr.invars, inputs, strict=True))
     for var, value in zip(inner.jaxpr.constvars, inner.consts, strict=True):
         env[var] = Literal(value, var.aval)
-    _inline_into(eqns, inner.jaxpr, env, opened)
+    _inline_into(eqns, inner.jaxpr, env, should_inline)
     return [resolved(env, atom) for atom in inner.jaxpr.outvars]
 
 
@@ -155,18 +166,19 @@ class Definitions:
     Equations that rules add are counted as readers (position -1), but cannot be looked up by it.
 
     Attributes:
-        eqns: the defining equation of each variable so far.
+        eqn_of: the defining equation of each variable so far. A pass adds each equation that it
+            emits, in program order.
     """
 
     def __init__(self, jaxpr: Jaxpr) -> None:
-        self.eqns: dict[Var, Eqn] = {}
+        self.eqn_of: dict[Var, Eqn] = {}
         self._original_eqns = jaxpr.eqns
-        self._reads = uses(jaxpr)
+        self._reads = reader_positions(jaxpr)
         self._outputs = {atom for atom in jaxpr.outvars if type(atom) is not Literal}
 
     def __call__(self, atom: Atom) -> Eqn | None:
         """The equation that computes ``atom``; None for inputs and literals."""
-        return None if type(atom) is Literal else self.eqns.get(atom)
+        return None if type(atom) is Literal else self.eqn_of.get(atom)
 
     def is_read_once(self, atom: Atom) -> bool:
         """Whether one equation reads ``atom``, and it is not an output of the program."""
@@ -197,20 +209,28 @@ class Definitions:
         """Whether an equation reads ``atom``, or it is an output of the program."""
         return bool(self._reads.get(atom)) or atom in self._outputs
 
-    def add(self, eqns: Sequence[Eqn], replaced: Sequence[Var], by: Sequence[Atom]) -> None:
-        """Count the reads of new equations; ``by`` replaces the outputs ``replaced``."""
+    def add(
+        self, eqns: Sequence[Eqn], old_outputs: Sequence[Var], new_outputs: Sequence[Atom]
+    ) -> None:
+        """Count the reads of new equations, and the readers of the outputs that they replace.
+
+        Args:
+            eqns: the new equations.
+            old_outputs: the outputs of the equation that they replace.
+            new_outputs: the atoms that replace these, one for each.
+        """
         for eqn in eqns:
             for atom in eqn.inputs:
                 if type(atom) is not Literal:
                     self._reads.setdefault(atom, []).append(-1)
-        for old, new in zip(replaced, by, strict=True):
+        for old, new in zip(old_outputs, new_outputs, strict=True):
             if type(new) is not Literal:
                 self._reads.setdefault(new, []).extend(self._reads.get(old, ()))
                 if old in self._outputs:
                     self._outputs.add(new)
 
 
-def folded(eqn: Eqn) -> Literal | None:
+def fold_constants(eqn: Eqn) -> Literal | None:
     """Constant folding: the scalar result of an equation of literals, or None.
 
     The ``impl`` of the op computes it. Size expressions remain arguments of kernels.
@@ -218,8 +238,8 @@ def folded(eqn: Eqn) -> Literal | None:
     primitive, aval = eqn.primitive, eqn.outputs[0].aval if eqn.outputs else None
     if primitive.impl is None or primitive.multiple_results or aval is None or aval.shape:
         return None
-    rule = primitive.lower
-    if not (rule.is_elementwise or rule.view is not None) or is_extended(aval.dtype):
+    lowering = primitive.lower
+    if not (lowering.is_elementwise or lowering.view is not None) or is_extended(aval.dtype):
         return None
     literals = [atom for atom in eqn.inputs if type(atom) is Literal]
     if not literals or len(literals) != len(eqn.inputs):
@@ -242,7 +262,7 @@ def simplify_with_atomics(jaxpr: Jaxpr) -> Jaxpr:
     return simplify(jaxpr, ("with_atomics", "on_gpu"))
 
 
-def simplify(jaxpr: Jaxpr, platform: Sequence[str] = ("on_cpu",)) -> Jaxpr:
+def simplify(jaxpr: Jaxpr, rule_fields: Sequence[str] = ("on_cpu",)) -> Jaxpr:
     """Peephole simplification: fold constants, and apply rules of primitives, also to results.
 
     A rule is ``(eqn, definition, build) -> None | list of atoms``. ``definition`` is a
@@ -250,7 +270,7 @@ def simplify(jaxpr: Jaxpr, platform: Sequence[str] = ("on_cpu",)) -> Jaxpr:
 
     Args:
         jaxpr: the program.
-        platform: fields of lowering classes with rules for the platform. These precede the
+        rule_fields: fields of lowering classes with rules for the platform. These precede the
             ``simplify`` rule of the primitive; the first rule that returns atoms is applied.
     """
     eqns: list[Eqn] = []
@@ -260,11 +280,11 @@ def simplify(jaxpr: Jaxpr, platform: Sequence[str] = ("on_cpu",)) -> Jaxpr:
     def visit(eqn: Eqn) -> None:
         if any(type(atom) is Var and atom in env for atom in eqn.inputs):
             eqn = eqn.replace(inputs=tuple(resolved(env, atom) for atom in eqn.inputs))
-        literal = folded(eqn)
+        literal = fold_constants(eqn)
         if literal is not None:
             env[eqn.outputs[0]] = literal
             return
-        for rule in _rules_of(eqn.primitive, platform):
+        for rule in _rules_of(eqn.primitive, rule_fields):
             build = Replacement(eqn.source)
             results = rule(eqn, definition, build)
             if results is not None:
@@ -275,7 +295,7 @@ def simplify(jaxpr: Jaxpr, platform: Sequence[str] = ("on_cpu",)) -> Jaxpr:
                 return
         eqns.append(eqn)
         for var in eqn.outputs:
-            definition.eqns[var] = eqn
+            definition.eqn_of[var] = eqn
 
     for eqn in jaxpr.eqns:
         visit(eqn)
@@ -283,8 +303,9 @@ def simplify(jaxpr: Jaxpr, platform: Sequence[str] = ("on_cpu",)) -> Jaxpr:
     return jaxpr.replace(eqns=tuple(eqns), outvars=outvars)
 
 
-def _rules_of(primitive: Primitive, platform: Sequence[str]) -> list[Callable[..., Any]]:
-    class_rules = [getattr(primitive.lower, field, None) for field in platform]
+def _rules_of(primitive: Primitive, rule_fields: Sequence[str]) -> list[Callable[..., Any]]:
+    """The simplification rules of a primitive on a platform, in the order in which to try them."""
+    class_rules = [getattr(primitive.lower, field, None) for field in rule_fields]
     return [rule for rule in (*class_rules, primitive.simplify) if rule is not None]
 
 
@@ -318,13 +339,17 @@ def cse(jaxpr: Jaxpr) -> Jaxpr:
 
 
 def atom_key(atom: Atom) -> Hashable:
-    """A hashable identity of an atom: the variable, or the bits and type of a literal."""
+    """A hashable identity of an atom: the variable, or the bits and type of a literal.
+
+    0.0 and -0.0 have different keys.
+    """
     if type(atom) is Literal:
         return (np.asarray(atom.value).tobytes(), atom.aval.dtype, atom.aval.shape)
     return atom
 
 
 def _expression_key(eqn: Eqn) -> Hashable | None:
+    """The key of equal expressions; None if a parameter is not hashable, so nothing is equal."""
     key = (
         eqn.primitive,
         tuple(atom_key(atom) for atom in eqn.inputs),
@@ -354,7 +379,7 @@ def dce(jaxpr: Jaxpr) -> Jaxpr:
     return jaxpr.replace(eqns=tuple(reversed(live_eqns)))
 
 
-def uses(jaxpr: Jaxpr) -> dict[Var, list[int]]:
+def reader_positions(jaxpr: Jaxpr) -> dict[Var, list[int]]:
     """For each variable the positions of the equations that read it, once for each operand."""
     result: dict[Var, list[int]] = {}
     for position, eqn in enumerate(jaxpr.eqns):

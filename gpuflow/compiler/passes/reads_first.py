@@ -1,7 +1,9 @@
 """Reorder equations so that reads of an array precede its update, which can then be in place.
 
 In the user's program, reads of the old values may come after the update. If they do not depend on
-it, they run before it, and the array need not be copied.
+it, they run before it, and the array need not be copied. Equations with effects keep their order.
+
+Tests: tests/compiler/test_updates.py.
 """
 
 from __future__ import annotations
@@ -9,27 +11,27 @@ from __future__ import annotations
 import heapq
 from collections.abc import Mapping, Sequence
 
-from gpuflow.compiler.passes.program import uses
+from gpuflow.compiler.passes.program import reader_positions
 from gpuflow.core.jaxpr import Jaxpr, Literal, Var
 
 
 def reads_first(jaxpr: Jaxpr) -> Jaxpr:
     """Move the readers of each update's operand before it, if they do not depend on it."""
-    readers = uses(jaxpr)
-    late = [k for k in _updates(jaxpr) if _has_late_readers(jaxpr, readers, k)]
-    if not late:
+    readers = reader_positions(jaxpr)
+    late_read_updates = [k for k in _updates(jaxpr) if _has_late_readers(jaxpr, readers, k)]
+    if not late_read_updates:
         return jaxpr
-    after = _edges(jaxpr, readers)
-    for update in late:
+    successors = _successors(jaxpr, readers)
+    for update in late_read_updates:
         operand = _operand(jaxpr, update)
-        after_update = _reachable(after, update)
-        direct = set(readers[operand]) - {update}
-        if direct.isdisjoint(after_update):
+        after_update = _reachable(successors, update)
+        direct_readers = set(readers[operand]) - {update}
+        if direct_readers.isdisjoint(after_update):
             # If a reader of a slice depends on the update, the slice is stored before that.
             view_readers = _readers_of_views(jaxpr, readers, operand) - after_update
-            for reader in (direct | view_readers) - {update}:
-                after[reader].add(update)
-    order = _in_order(after)
+            for reader in (direct_readers | view_readers) - {update}:
+                successors[reader].add(update)
+    order = _topological_order(successors)
     return jaxpr.replace(eqns=tuple([jaxpr.eqns[k] for k in order]))
 
 
@@ -49,30 +51,31 @@ def _operand(jaxpr: Jaxpr, update: int) -> Var:
 
 
 def _has_late_readers(jaxpr: Jaxpr, readers: Mapping[Var, Sequence[int]], update: int) -> bool:
+    """Whether the operand of an update, or a view of it, is read after the update."""
     operand = _operand(jaxpr, update)
-    late = max(readers[operand])
-    return max(_readers_of_views(jaxpr, readers, operand), default=late) > update or late > update
+    last = max(readers[operand])
+    return max(_readers_of_views(jaxpr, readers, operand), default=last) > update or last > update
 
 
-def _edges(jaxpr: Jaxpr, readers: Mapping[Var, Sequence[int]]) -> list[set[int]]:
-    """For each equation its successors: readers, and the next equation with an effect."""
-    after: list[set[int]] = [set() for _ in jaxpr.eqns]
-    last = None
+def _successors(jaxpr: Jaxpr, readers: Mapping[Var, Sequence[int]]) -> list[set[int]]:
+    """For each equation its readers, and the next equation with an effect."""
+    successors: list[set[int]] = [set() for _ in jaxpr.eqns]
+    last_effect = None
     for k, eqn in enumerate(jaxpr.eqns):
         for var in eqn.outputs:
-            after[k].update(readers.get(var, ()))
+            successors[k].update(readers.get(var, ()))
         if eqn.effects:
-            if last is not None:
-                after[last].add(k)
-            last = k
-    return after
+            if last_effect is not None:
+                successors[last_effect].add(k)
+            last_effect = k
+    return successors
 
 
 def _readers_of_views(jaxpr: Jaxpr, readers: Mapping[Var, Sequence[int]], var: Var) -> set[int]:
     """Readers of the possible aliases of a variable, such as slices."""
     result: set[int] = set()
     aliases = [var]
-    for alias in aliases:
+    for alias in aliases:  # grows while it is iterated
         for reader in readers.get(alias, ()):
             if jaxpr.eqns[reader].primitive.lower.may_alias:
                 aliases += jaxpr.eqns[reader].outputs
@@ -80,30 +83,30 @@ def _readers_of_views(jaxpr: Jaxpr, readers: Mapping[Var, Sequence[int]], var: V
     return result
 
 
-def _reachable(after: Sequence[set[int]], start: int) -> set[int]:
+def _reachable(successors: Sequence[set[int]], start: int) -> set[int]:
     """The equations that must come after an equation, transitively."""
-    reached, waiting = set(after[start]), list(after[start])
-    while waiting:
-        new = after[waiting.pop()] - reached
+    reached, worklist = set(successors[start]), list(successors[start])
+    while worklist:
+        new = successors[worklist.pop()] - reached
         reached |= new
-        waiting += new
+        worklist += new
     return reached
 
 
-def _in_order(after: Sequence[set[int]]) -> list[int]:
+def _topological_order(successors: Sequence[set[int]]) -> list[int]:
     """Positions in topological order; among ready equations the first in the program."""
-    missing = [0] * len(after)
-    for targets in after:
+    predecessor_counts = [0] * len(successors)
+    for targets in successors:
         for k in targets:
-            missing[k] += 1
-    ready = [k for k, count in enumerate(missing) if count == 0]
+            predecessor_counts[k] += 1
+    ready = [k for k, count in enumerate(predecessor_counts) if count == 0]  # a heap: it is sorted
     order: list[int] = []
     while ready:
         k = heapq.heappop(ready)
         order.append(k)
-        for target in after[k]:
-            missing[target] -= 1
-            if missing[target] == 0:
+        for target in successors[k]:
+            predecessor_counts[target] -= 1
+            if predecessor_counts[target] == 0:
                 heapq.heappush(ready, target)
-    assert len(order) == len(after), "[reads first] edges must not lead around"
+    assert len(order) == len(successors), "[reads first] edges must not lead around"
     return order

@@ -8,6 +8,8 @@ An update may overwrite its operand if the old values are not needed afterwards:
 
 Otherwise the update gets a separate buffer, into which the operand is copied. A loop or branch
 whose programs update an operand in place is an update of that operand, too.
+
+Tests: tests/compiler/test_updates.py, tests/compiler/test_known_indices.py.
 """
 
 from __future__ import annotations
@@ -20,8 +22,10 @@ from gpuflow.core.jaxpr import Atom, Eqn, Jaxpr, Literal, Var
 
 # Donated inputs, each with the one output that may reuse its memory; None: any output may.
 Donations = Mapping[Var, Var | None]
-Pairs = tuple[tuple[int, int], ...]  # (index of an operand, index of the output in its memory)
-InnerAliases = Mapping[Eqn, Pairs]  # operands that programs of loops and branches update in place
+AliasPairs = tuple[tuple[int, int], ...]  # (index of an operand, index of the output in its memory)
+InnerAliases = Mapping[
+    Eqn, AliasPairs
+]  # operands that programs of loops and branches update in place
 NO_INNER_ALIASES: InnerAliases = MappingProxyType({})
 
 
@@ -29,41 +33,47 @@ def carry_donations(program: Jaxpr, first: int, count: int) -> dict[Var, Var | N
     """The carries of a loop's body as donations, each to its next value.
 
     A carry whose next value is an input, or that of an earlier carry, is not donated.
+
+    Args:
+        program: the body. Its first outputs are the next values of the carries, in order.
+        first: index of the first carry among its inputs.
+        count: count of carries.
     """
     donations: dict[Var, Var | None] = {}
-    seen: set[Atom] = set(program.invars)
+    unavailable: set[Atom] = set(program.invars)
     pairs = zip(program.invars[first : first + count], program.outvars, strict=False)
     for var, out in pairs:
-        if type(out) is Var and out not in seen:
+        if type(out) is Var and out not in unavailable:
             donations[var] = out
-            seen.add(out)
+            unavailable.add(out)
     return donations
 
 
-def updated_pairs(eqn: Eqn, inner_aliases: InnerAliases) -> Pairs:
+def updated_pairs(eqn: Eqn, inner_aliases: InnerAliases) -> AliasPairs:
     """The operands that an equation updates, with their outputs; in place only if legal."""
-    rule = eqn.primitive.lower
-    if rule.is_update:
+    lowering = eqn.primitive.lower
+    if lowering.is_update:
         return ((0, 0),)
-    return inner_aliases.get(eqn, ()) if rule.updates is None else rule.updates(eqn.params)
+    return inner_aliases.get(eqn, ()) if lowering.updates is None else lowering.updates(eqn.params)
 
 
-class InMemory(NamedTuple):
+class InPlaceUpdates(NamedTuple):
     """The in-place updates of an equation.
 
     Attributes:
         pairs: indices of the operands that are updated in place, and of their outputs.
-        earlier: other equations that read these operands. They must run before the update.
+        earlier_readers: positions of other equations that read these operands. They must run before
+            the update, so fusion must not merge them into it or move them after it.
     """
 
-    pairs: Pairs
-    earlier: tuple[int, ...]
+    pairs: AliasPairs
+    earlier_readers: tuple[int, ...]
 
 
-class UpdateRule:
+class InPlaceAnalysis:
     """Decides which updates of a program are in place.
 
-    Call ``in_memory`` in program order, and ``add_alias`` for each view that precedes.
+    Call ``in_place_updates`` in program order, and ``add_alias`` for each view that precedes.
 
     Args:
         jaxpr: the program.
@@ -71,6 +81,9 @@ class UpdateRule:
         donations: donated inputs, each with the one output that may reuse its memory, or None for
             any output.
         inner_aliases: the operands that programs of loops and branches update in place.
+
+    Attributes:
+        aliases_of: for each variable the views of it that were added, without views of views.
     """
 
     def __init__(
@@ -84,14 +97,17 @@ class UpdateRule:
         self.donations, self.inner_aliases = donations, inner_aliases
         self.outputs = frozenset(atom for atom in jaxpr.outvars if type(atom) is not Literal)
         self.inputs = frozenset(jaxpr.invars)
-        self.names: dict[Var, list[Var]] = {}
+        self.aliases_of: dict[Var, list[Var]] = {}
 
     def add_alias(self, alias: Var, var: Var) -> None:
         """Note that ``alias`` is a view of ``var``."""
-        self.names.setdefault(var, []).append(alias)
+        self.aliases_of.setdefault(var, []).append(alias)
 
-    def in_memory(self, position: int) -> InMemory | None:
-        """The in-place updates of an equation; None if all updated operands must be copied."""
+    def in_place_updates(self, position: int) -> InPlaceUpdates | None:
+        """The in-place updates of an equation; None if it has none.
+
+        An update that is not in place needs a copy of its operand.
+        """
         eqn = self.jaxpr.eqns[position]
         pairs: list[tuple[int, int]] = []
         earlier: dict[int, None] = {}
@@ -100,13 +116,13 @@ class UpdateRule:
             if readers is not None:
                 pairs.append((operand, out))
                 earlier.update(dict.fromkeys(readers))
-        return InMemory(tuple(pairs), tuple(earlier)) if pairs else None
+        return InPlaceUpdates(tuple(pairs), tuple(earlier)) if pairs else None
 
     def _earlier_readers(self, position: int, operand: Atom, out: Var) -> list[int] | None:
         """Other readers of an operand, all before the update; None if it must be copied."""
-        if type(operand) is Literal or not self._is_free(operand, out):
+        if type(operand) is Literal or not self._may_be_overwritten(operand, out):
             return None
-        aliases = self._all_names(operand)
+        aliases = self._with_aliases(operand)
         if any(var in self.outputs for var in aliases):
             return None
         readers = [reader for var in aliases for reader in self.readers.get(var, ())]
@@ -114,42 +130,42 @@ class UpdateRule:
             return None
         return [reader for reader in readers if reader != position]
 
-    def _is_free(self, operand: Var, out: Var) -> bool:
+    def _may_be_overwritten(self, operand: Var, out: Var) -> bool:
         """Whether an operand may be overwritten: not a view, and not an input unless donated."""
-        if any(operand in aliases for aliases in self.names.values()):
+        if any(operand in aliases for aliases in self.aliases_of.values()):
             return False
         if operand not in self.inputs:
             return True
         if operand not in self.donations:
             return False
-        end = self._end_of_chain(out)
-        return end is not None and self.donations[operand] in (None, end)
+        output = self._final_output(out)
+        return output is not None and self.donations[operand] in (None, output)
 
-    def _end_of_chain(self, var: Var) -> Var | None:
+    def _final_output(self, var: Var) -> Var | None:
         """The output that ``var`` becomes by updates alone, each of which may be in place."""
         while var not in self.outputs:
             readers = self.readers.get(var, ())
             last = max(readers, default=-1)
             if readers.count(last) != 1 or self._is_read_after(var, last):
                 return None
-            after = self._updated(last, var)
-            if after is None:
+            updated = self._updated_output(last, var)
+            if updated is None:
                 return None
-            var = after
+            var = updated
         return var
 
     def _is_read_after(self, var: Var, position: int) -> bool:
         """Whether a view of ``var`` is an output, or is read after an equation."""
-        names = [var]
-        for name in names:
-            readers = self.readers.get(name, ())
-            if name in self.outputs or any(reader > position for reader in readers):
+        aliases = [var]
+        for alias in aliases:  # grows while it is iterated
+            readers = self.readers.get(alias, ())
+            if alias in self.outputs or any(reader > position for reader in readers):
                 return True
             for reader in filter(self._may_alias, readers):
-                names += self.jaxpr.eqns[reader].outputs
+                aliases += self.jaxpr.eqns[reader].outputs
         return False
 
-    def _updated(self, position: int, var: Var) -> Var | None:
+    def _updated_output(self, position: int, var: Var) -> Var | None:
         """The output of an equation that is the updated value of ``var``; None if it has none."""
         eqn = self.jaxpr.eqns[position]
         for operand, out in updated_pairs(eqn, self.inner_aliases):
@@ -161,9 +177,9 @@ class UpdateRule:
         """Whether the output of an equation may alias its operand."""
         return self.jaxpr.eqns[position].primitive.lower.may_alias
 
-    def _all_names(self, var: Var) -> list[Var]:
+    def _with_aliases(self, var: Var) -> list[Var]:
         """A variable and all its aliases, transitively."""
-        names = [var]
-        for name in names:
-            names += self.names.get(name, ())
-        return names
+        aliases = [var]
+        for alias in aliases:  # grows while it is iterated
+            aliases += self.aliases_of.get(alias, ())
+        return aliases

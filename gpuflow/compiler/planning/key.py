@@ -1,11 +1,17 @@
-"""Size-erased program keys: programs with equal keys share groups and symbolic plans."""
+"""Size-erased program keys: programs with equal keys share groups and symbolic plans.
+
+With a missing part of the key, programs share a plan that is wrong for one of them. With
+GPUFLOW_CHECK=1, each bound plan is compared with one that is lowered for its own sizes.
+
+Tests: tests/compiler/test_program_keys.py, tests/compiler/test_symbolic_plans.py.
+"""
 
 from __future__ import annotations
 
 from collections.abc import Hashable
 from typing import Any
 
-from gpuflow.compiler.lowering.emit import is_written_in
+from gpuflow.compiler.lowering.emit import is_constant_in_text
 from gpuflow.compiler.lowering.size_table import ErasedSizes
 from gpuflow.compiler.passes.updates_in_place import NO_INNER_ALIASES, Donations, InnerAliases
 from gpuflow.core.aval import ShapedArray
@@ -21,46 +27,54 @@ def erase_sizes(
     their value is part of a kernel's text. Anything else that fusion or lowering depends on must be
     in the key, or in the guard of a symbolic plan.
 
+    Args:
+        jaxpr: the program after all passes.
+        donations, inner_aliases: see ``InPlaceAnalysis``.
+
     Returns:
         The key, None if a parameter is not hashable; and the omitted data.
     """
     symbols: dict[int, int] = {}
-    ids: dict[Var, int] = {}
-    types: dict[ShapedArray, Hashable] = {}
+    buffer_ids: dict[Var, int] = {}
+    type_keys: dict[ShapedArray, Hashable] = {}
     literals: list[Any] = []
-    first_slots: dict[int, int] = {}
+    first_index: dict[int, int] = {}
 
-    def typed(var: Var) -> Hashable:
-        type_key = types.get(var.aval)
+    def type_key_of(var: Var) -> Hashable:
+        type_key = type_keys.get(var.aval)
         if type_key is None:
             shape = var.aval.shape
             dims = [symbols.setdefault(n, len(symbols)) if n > 1 else str(n) for n in shape]
-            type_key = types[var.aval] = (var.aval.dtype, *dims)
+            type_key = type_keys[var.aval] = (var.aval.dtype, *dims)
         return type_key
 
     def atom_code(atom: Atom) -> Hashable:
+        """The id of a variable, or a literal without its value unless that is in a text."""
         if type(atom) is Literal:
             value = atom.value
             # Copies of an equation share its literals.
-            first = first_slots.setdefault(id(atom), len(literals))
+            first = first_index.setdefault(id(atom), len(literals))
             literals.append(value)
-            fixed = atom.aval.ndim == 0 and is_written_in(value)
-            return ("literal", atom.aval.dtype, str(value) if fixed else first)
-        return ids.setdefault(atom, len(ids))
+            is_in_text = atom.aval.ndim == 0 and is_constant_in_text(value)
+            return ("literal", atom.aval.dtype, str(value) if is_in_text else first)
+        return buffer_ids.setdefault(atom, len(buffer_ids))
 
-    items: list[Hashable] = [tuple([(atom_code(v), typed(v)) for v in jaxpr.invars])]
+    key_entries: list[Hashable] = [tuple([(atom_code(v), type_key_of(v)) for v in jaxpr.invars])]
     for eqn in jaxpr.eqns:
-        outs = tuple([(atom_code(v), typed(v)) for v in eqn.outputs])
-        ins = tuple([atom_code(a) for a in eqn.inputs])
-        items.append((eqn.primitive, ins, outs, _params(eqn, inner_aliases), _links(eqn)))
-    items.append(tuple(atom_code(atom) for atom in jaxpr.outvars))
-    items.append(tuple((atom_code(var), out and atom_code(out)) for var, out in donations.items()))
-    key: Hashable | None = tuple(items)
+        output_codes = tuple([(atom_code(v), type_key_of(v)) for v in eqn.outputs])
+        input_codes = tuple([atom_code(a) for a in eqn.inputs])
+        params = _params(eqn, inner_aliases)
+        key_entries.append((eqn.primitive, input_codes, output_codes, params, _links(eqn)))
+    key_entries.append(tuple(atom_code(atom) for atom in jaxpr.outvars))
+    key_entries.append(
+        tuple((atom_code(var), out and atom_code(out)) for var, out in donations.items())
+    )
+    key: Hashable | None = tuple(key_entries)
     try:
         hash(key)
     except TypeError:
         key = None
-    return key, ErasedSizes(tuple(symbols), tuple(ids), tuple(literals))
+    return key, ErasedSizes(tuple(symbols), tuple(buffer_ids), tuple(literals))
 
 
 def _params(eqn: Eqn, inner_aliases: InnerAliases) -> Hashable:
@@ -78,8 +92,8 @@ def _params(eqn: Eqn, inner_aliases: InnerAliases) -> Hashable:
 
 def _links(eqn: Eqn) -> tuple[tuple[int, int], ...] | None:
     """The dimensions that a layout op preserves; sizes may decide it, as for a whole slice."""
-    rule = eqn.primitive.lower
-    if rule.view is None:
+    lowering = eqn.primitive.lower
+    if lowering.view is None:
         return None
-    links = rule.links(eqn.inputs[0].aval, eqn.outputs[0].aval, **eqn.params)
+    links = lowering.links(eqn.inputs[0].aval, eqn.outputs[0].aval, **eqn.params)
     return None if links is None else tuple(links)

@@ -5,6 +5,10 @@ kernels with their arguments, library calls, and the offset of each temporary in
 
 A buffer's id is the index of its variable (``ErasedSizes.variables``): input k is buffer k. Copies
 and scratch memory have later ids.
+
+A plan does not change after binding, so threads may share it.
+
+Tests: tests/compiler/test_symbolic_plans.py, tests/runtime/test_memory_analysis.py.
 """
 
 from __future__ import annotations
@@ -17,20 +21,20 @@ import numpy as np
 from gpuflow.base.cached import cached_property
 from gpuflow.base.records import record
 from gpuflow.compiler.fusion.fuse import describe_program
-from gpuflow.compiler.fusion.space import Program
+from gpuflow.compiler.fusion.space import FusionProgram
 from gpuflow.compiler.lowering.lower import NO_BUFFER, KernelCall
-from gpuflow.compiler.passes.updates_in_place import Donations, InnerAliases, Pairs
+from gpuflow.compiler.passes.updates_in_place import AliasPairs, Donations, InnerAliases
 from gpuflow.compiler.planning.symbolic_steps import SymbolicKernelStep
 from gpuflow.core.aval import ShapedArray, storage_dtype
 from gpuflow.core.jaxpr import Atom, Eqn, Jaxpr, Literal, Var
 from gpuflow.core.views import View, contiguous
 from gpuflow.kir.nodes import Kernel
 
-ALIGNMENT = 64
+ALIGNMENT = 64  # bytes; alignment of temporaries in an arena, see also ``runtime/memory.py``
 _BYTE = np.dtype(np.uint8)
 
 
-class Operand(NamedTuple):
+class StepOperand(NamedTuple):
     """An operand of a library call.
 
     Attributes:
@@ -86,12 +90,15 @@ class KernelStep(NamedTuple):
         return self.kernel.name
 
 
-class Choice(Protocol):
-    """A provider's implementation of a call; each target has its own classes of these."""
+class CallImplementation(Protocol):
+    """A provider's implementation of a call; each target has its own classes of these.
+
+    It is chosen for the sizes and layouts of one step, and valid for these only.
+    """
 
     @property
     def workspace_bytes(self) -> int:
-        """Bytes of scratch memory that the call needs."""
+        """Bytes of scratch memory that the call needs; 0 if none."""
         ...
 
 
@@ -103,16 +110,17 @@ class CallStep(NamedTuple):
         operands: its operands.
         outputs: buffers of the results.
         kind: "library" or "host".
-        workspace: a buffer of scratch memory, if the choice needs one.
-        choice: the Choice of ``Target.choice_of``; None if ``impl`` must run.
+        workspace: a buffer of scratch memory, if the implementation needs one.
+        implementation: the result of ``Target.implementation_of``, a ``CallImplementation``; None
+            if ``impl`` must run.
     """
 
     eqn: Eqn
-    operands: tuple[Operand, ...]
+    operands: tuple[StepOperand, ...]
     outputs: tuple[int, ...]
     kind: str = "library"
     workspace: int | None = None
-    choice: Any = None
+    implementation: Any = None
 
     @property
     def name(self) -> str:
@@ -121,9 +129,14 @@ class CallStep(NamedTuple):
 
 
 class CopyStep(NamedTuple):
-    """A copy of a view into a row-major buffer."""
+    """A copy of a view into a row-major buffer.
 
-    source: Operand
+    Attributes:
+        source: the view, or a literal.
+        target: id of the buffer; it has the shape and dtype of the source.
+    """
+
+    source: StepOperand
     target: int
 
     kind = "copy"
@@ -135,19 +148,19 @@ class CopyStep(NamedTuple):
 
 
 @record
-class Inner:
+class InnerProgram:
     """A compiled program of a loop or branch.
 
     Attributes:
         plan: the plan of the program.
         values: constants of the program, which are its trailing inputs.
-        ahead: whether it is a while_loop's body that may run one speculative iteration. It then
-            takes, after the carries, the flag whether the iteration counts.
+        is_speculative: whether it is a while_loop's body that may run one iteration too many. It
+            then takes, after the carries, the flag whether the iteration counts.
     """
 
     plan: Plan
     values: tuple[Any, ...]
-    ahead: bool = False
+    is_speculative: bool = False
 
 
 class ProgramStep(NamedTuple):
@@ -163,9 +176,9 @@ class ProgramStep(NamedTuple):
     """
 
     eqn: Eqn
-    operands: tuple[Operand, ...]
+    operands: tuple[StepOperand, ...]
     outputs: tuple[int, ...]
-    programs: tuple[Inner, ...]
+    programs: tuple[InnerProgram, ...]
     workspace: int
 
     kind = "program"
@@ -177,7 +190,7 @@ class ProgramStep(NamedTuple):
 
 
 Step = KernelStep | CallStep | CopyStep | ProgramStep
-Programs = Mapping[Eqn, tuple[Inner, ...]]
+InnerPrograms = Mapping[Eqn, tuple[InnerProgram, ...]]
 
 
 @record
@@ -196,7 +209,7 @@ class Plan:
         outputs: for each output its buffer, which may be that of an input, or a Literal.
         in_place: output buffers that reuse memory of donated inputs: output -> input.
         variables: the variable of each of the first buffers, by id.
-        added: shape and dtype of later buffers.
+        added_avals: shape and dtype of later buffers, by id.
         offsets: the offset of each temporary in the arena, in bytes.
         arena_bytes: size of the arena.
         owned: output buffers that are allocated for each call.
@@ -210,14 +223,14 @@ class Plan:
     outputs: tuple[int | Literal, ...]
     in_place: Mapping[int, int]
     variables: tuple[Var, ...]
-    added: Mapping[int, ShapedArray]
+    added_avals: Mapping[int, ShapedArray]
     offsets: Mapping[int, int]
     arena_bytes: int
     owned: tuple[int, ...]
     destinations: tuple[int, ...]
 
     @cached_property
-    def program(self) -> Program:
+    def program(self) -> FusionProgram:
         """The program described for fusion."""
         programs = {s.eqn: s.programs for s in self.steps if isinstance(s, ProgramStep)}
         return describe_program(self.jaxpr, self.donated, inner_aliases_of(programs))
@@ -232,14 +245,14 @@ class Plan:
     def aval(self, buffer: int) -> ShapedArray:
         """Shape and dtype of a buffer."""
         is_variable = buffer < len(self.variables)
-        return self.variables[buffer].aval if is_variable else self.added[buffer]
+        return self.variables[buffer].aval if is_variable else self.added_avals[buffer]
 
     def is_input(self, out: int | Literal) -> bool:
         """Whether an entry of ``outputs`` is an unmodified input."""
         return not isinstance(out, Literal) and out < len(self.jaxpr.invars)
 
 
-def memory(count: int) -> ShapedArray:
+def byte_buffer_aval(count: int) -> ShapedArray:
     """The aval of a buffer of ``count`` bytes."""
     return ShapedArray((count,), _BYTE)
 
@@ -257,11 +270,11 @@ def aliased_outputs(plan: Plan) -> list[Atom]:
 
 def carry_count(eqn: Eqn) -> int:
     """The count of a loop's carries, which are its first outputs; 0 for a branch."""
-    rule = eqn.primitive.lower
-    return 0 if rule.form is None else rule.form(eqn.params).num_carry
+    lowering = eqn.primitive.lower
+    return 0 if lowering.form is None else lowering.form(eqn.params).num_carry
 
 
-def alias_pairs(eqn: Eqn, programs: Sequence[Inner]) -> Pairs:
+def alias_pairs(eqn: Eqn, programs: Sequence[InnerProgram]) -> AliasPairs:
     """The operands that a loop or branch updates in place, with the outputs in their memory.
 
     In a branch all programs must do so, in a loop each iteration does.
@@ -275,20 +288,20 @@ def alias_pairs(eqn: Eqn, programs: Sequence[Inner]) -> Pairs:
     )
 
 
-def inner_aliases_of(programs: Programs) -> InnerAliases:
+def inner_aliases_of(programs: InnerPrograms) -> InnerAliases:
     """``alias_pairs`` of all loops and branches of a program."""
     return {eqn: alias_pairs(eqn, inner) for eqn, inner in programs.items()}
 
 
-def aliasing_outputs(eqn: Eqn, programs: Sequence[Inner]) -> list[bool]:
+def output_alias_flags(eqn: Eqn, programs: Sequence[InnerProgram]) -> list[bool]:
     """For each output whether it has the memory of an operand. Other carries need two arrays."""
     aliased = {out for _, out in alias_pairs(eqn, programs)}
     return [k in aliased for k in range(len(eqn.outputs))]
 
 
-def alternating(eqn: Eqn, programs: Sequence[Inner]) -> list[int]:
+def double_buffered_carries(eqn: Eqn, programs: Sequence[InnerProgram]) -> list[int]:
     """The double-buffered carries: each iteration reads one array and writes the other."""
-    aliased = aliasing_outputs(eqn, programs)
+    aliased = output_alias_flags(eqn, programs)
     return [k for k in range(carry_count(eqn)) if not aliased[k]]
 
 
@@ -302,24 +315,25 @@ def workspace_layout(step: ProgramStep, start: int) -> tuple[tuple[int, int], li
 
     Args:
         step: the loop or branch.
-        start: offset of the workspace in the arena of the plan.
+        start: offset of the workspace in the arena of the plan, in bytes; a multiple of ALIGNMENT.
 
     Returns:
-        (offset, bytes) of the programs' arena, and the offsets of double-buffered carries.
+        (offset, bytes) of the programs' arena, and the offsets of the second arrays of
+        ``double_buffered_carries``, in their order. Offsets are in the arena of the plan, in bytes.
     """
     count = max(inner.plan.arena_bytes for inner in step.programs)
     offset, offsets = start + -(-count // ALIGNMENT) * ALIGNMENT, []
-    for k in alternating(step.eqn, step.programs):
+    for k in double_buffered_carries(step.eqn, step.programs):
         offsets.append(offset)
         offset += rounded_bytes(step.eqn.outputs[k].aval)
     return (start, count), offsets
 
 
-def workspace_bytes(eqn: Eqn, programs: Sequence[Inner]) -> int:
+def workspace_bytes(eqn: Eqn, programs: Sequence[InnerProgram]) -> int:
     """Bytes of a step's workspace. Its programs share an arena, because one runs at a time."""
     arena = max(inner.plan.arena_bytes for inner in programs)
     aligned = -(-arena // ALIGNMENT) * ALIGNMENT
-    second = [eqn.outputs[k].aval for k in alternating(eqn, programs)]
+    second = [eqn.outputs[k].aval for k in double_buffered_carries(eqn, programs)]
     return aligned + sum(map(rounded_bytes, second))
 
 
@@ -379,25 +393,32 @@ def all_kernels(plan: Plan) -> list[Kernel]:
 
 def calls_python(plan: Plan) -> bool:
     """Whether the plan, or a loop or branch in it, calls an ``impl``, which is Python code."""
-    return any(isinstance(step, CallStep) and step.choice is None for step in all_steps(plan))
+    return any(
+        isinstance(step, CallStep) and step.implementation is None for step in all_steps(plan)
+    )
 
 
 def flops_of(step: Step) -> int:
-    """Floating-point operations of a step: one for each scalar function and element."""
+    """Floating-point operations of a step, an estimate: one for each equation and point.
+
+    Calls count those of the op's ``flops`` rule, or 0.
+    """
     if isinstance(step, KernelStep):
         return sum(call.points * max(1, len(step.eqns) // len(step.calls)) for call in step.calls)
     if isinstance(step, ProgramStep):
-        inner = [sum(flops_of(s) for s in program.plan.steps) for program in step.programs]
+        inner = [
+            sum(flops_of(s) for s in inner_program.plan.steps) for inner_program in step.programs
+        ]
         return step.eqn.primitive.lower.inner(step.eqn).total(inner)
     if not isinstance(step, CallStep):
         return 0
-    rule = step.eqn.primitive.lower
-    if rule.flops is not None:
+    lowering = step.eqn.primitive.lower
+    if lowering.flops is not None:
         avals = [operand.aval for operand in step.operands]
-        return rule.flops(avals, [var.aval for var in step.eqn.outputs], step.eqn.params)
+        return lowering.flops(avals, [var.aval for var in step.eqn.outputs], step.eqn.params)
     return 0
 
 
-def bytes_of(plan: Plan, step: Step) -> int:
+def traffic_bytes(plan: Plan, step: Step) -> int:
     """Bytes that a step of a plan reads and writes, each buffer once."""
     return sum(nbytes(plan.aval(buffer)) for buffer in {*reads_of(step), *writes_of(step)})

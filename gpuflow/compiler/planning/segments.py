@@ -4,6 +4,8 @@ A segmented kernel runs over a table of argument blocks. An optimizer does the s
 parameter, and a norm over all parameters sums the squares of each. Maps over one axis, and
 reductions of one axis to a scalar, are merged if their kernel text is equal. Kernels of contiguous
 arrays of any rank have equal texts, because lowering collapses their dimensions.
+
+Tests: tests/compiler/test_segments.py.
 """
 
 from __future__ import annotations
@@ -20,7 +22,13 @@ from gpuflow.kir.text import kernel_text
 
 @record(frozen=False, eq=False)
 class _MergedStep:
-    """Equal steps that are merged, and run at the position of the last one."""
+    """Equal steps that are merged, and run at the position of the last one.
+
+    Attributes:
+        text: the text of their kernel.
+        steps: the steps, in order.
+        position: position of the last one among all steps.
+    """
 
     text: str
     steps: list[SymbolicKernelStep]
@@ -32,8 +40,8 @@ class _MergedSteps:
 
     Attributes:
         open: by kernel text, the merged step that a later equal step may join.
-        writer: the merged step that writes a buffer.
-        readers: the merged steps that read a buffer.
+        writer: by buffer, the last merged step that writes it.
+        readers: by buffer, the merged steps that read it.
     """
 
     def __init__(self) -> None:
@@ -55,7 +63,10 @@ class _MergedSteps:
             del self.open[merged.text]
 
     def add(self, step: SymbolicKernelStep, position: int) -> _MergedStep:
-        """Merge a step into the open one of equal text, which moves to its position."""
+        """Merge a step into the open one of equal text, which moves to its position.
+
+        Call ``close_before`` with the step first.
+        """
         text = kernel_text(step.kernel)
         merged = self.open.get(text)
         if merged is None:
@@ -68,11 +79,11 @@ class _MergedSteps:
         return merged
 
 
-def join_equal(steps: Sequence[SymbolicStep]) -> list[SymbolicStep]:
+def merge_equal_kernels(steps: Sequence[SymbolicStep]) -> list[SymbolicStep]:
     """Run equal kernels that do not depend on each other as one segmented step.
 
     Args:
-        steps: in an order in which they can run.
+        steps: the steps, in an order in which they can run.
 
     Returns:
         Fewer or as many steps. A step is merged with the previous one of its kind if nothing
@@ -113,9 +124,8 @@ def _segmented_step(steps: Sequence[SymbolicKernelStep]) -> SymbolicKernelStep:
     )
 
 
-def by_kernel(launches: Sequence[KernelCall]) -> tuple[tuple[KernelCall, ...], ...]:
-    """The launches of several calls, grouped by kernel.
-
+def group_by_kernel(launches: Sequence[KernelCall]) -> tuple[tuple[KernelCall, ...], ...]:
+    """The launches of several calls, grouped by kernel, in the order of first launches.
     The launches of a call are the kernel itself, or for long reductions the partial sums and then
     their combination; their order is preserved.
     """

@@ -1,4 +1,10 @@
-"""Steps of symbolic plans: kernel, call and copy steps whose sizes are size expressions."""
+"""Steps of symbolic plans: kernel, call and copy steps whose sizes are size expressions.
+
+Every step has ``reads``, ``writes`` and ``overwrites``: ids of buffers. Steps are in an order in
+which each buffer is written before it is read, and read before it is overwritten.
+
+Tests: tests/compiler/test_symbolic_plans.py, tests/compiler/test_segments.py.
+"""
 
 from __future__ import annotations
 
@@ -6,7 +12,7 @@ from collections.abc import Callable
 from typing import NamedTuple
 
 from gpuflow.compiler.lowering.lower import NO_BUFFER, KernelCall
-from gpuflow.compiler.lowering.size_table import Values
+from gpuflow.compiler.lowering.size_table import SizeValues
 from gpuflow.kir.nodes import Kernel
 
 
@@ -33,19 +39,19 @@ class SymbolicKernelCall(NamedTuple):
         group: index of the group that it computes.
         kernel: the kernel.
         slots: selects the argument block from the values of all expressions.
-        buffers: see ``KernelCall``.
-        extent, points: ordinals of these expressions, see ``KernelCall``.
+        buffers: the buffer id of each operand, or NO_BUFFER, as in ``KernelCall``.
+        extent, points: ordinals of these size expressions, see ``KernelCall``.
     """
 
     group: int
     kernel: Kernel
-    slots: Callable[[Values], tuple[int, ...]]
+    slots: Callable[[SizeValues], tuple[int, ...]]
     buffers: tuple[int, ...]
     extent: int
     points: int
 
-    def bind(self, values: Values) -> KernelCall:
-        """The call for the values of all expressions."""
+    def bind(self, values: SizeValues) -> KernelCall:
+        """The call for some sizes, given the values of all expressions of the table."""
         extent, points = values[self.extent], values[self.points]
         return KernelCall(self.kernel, self.slots(values), self.buffers, extent, points)
 
@@ -57,7 +63,9 @@ class SymbolicKernelStep(NamedTuple):
         calls: the calls.
         kernel: the kernel to run.
         members: positions of its equations.
-        reads, writes: buffers. An output that reuses memory of an input keeps its own id here.
+        reads: buffers that it loads from.
+        writes: buffers that it stores to. An output that reuses memory of a donated input has its
+            own id here.
         overwrites: buffers whose earlier contents the step destroys; it must run after readers.
         is_plain: whether no schedule can rewrite its calls, whatever their sizes.
     """
@@ -91,7 +99,8 @@ class SymbolicCallStep(NamedTuple):
     @property
     def reads(self) -> tuple[int, ...]:
         """The buffers of its operands."""
-        return tuple([one.buffer for one in self.operands if one.buffer != NO_BUFFER])
+        buffers = [operand.buffer for operand in self.operands]
+        return tuple([buffer for buffer in buffers if buffer != NO_BUFFER])
 
     @property
     def overwrites(self) -> tuple[int, ...]:
@@ -100,7 +109,7 @@ class SymbolicCallStep(NamedTuple):
 
 
 class SymbolicCopyStep(NamedTuple):
-    """A row-major copy of ``source`` into the buffer ``target``."""
+    """A row-major copy of ``source`` into the buffer ``target``, which it fills."""
 
     source: SymbolicOperand
     target: int

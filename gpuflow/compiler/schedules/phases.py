@@ -7,6 +7,8 @@
 
 Results of reductions go through scratch memory. If there are few rows, a separate kernel for each
 phase can use more threads than there are rows.
+
+Tests: tests/targets/cpu/test_row_phases.py, tests/targets/cuda/test_gpu_splits.py.
 """
 
 from __future__ import annotations
@@ -29,7 +31,7 @@ from gpuflow.kir.nodes import (
     Stride,
     Value,
 )
-from gpuflow.kir.walk import all_uses, needed, results_of, statements
+from gpuflow.kir.walk import live_statements, results_of, statements, value_numbers_used
 
 RESULT = "result"  # prefix of operands that hold results of reductions; in the text of kernels
 
@@ -40,83 +42,86 @@ class Phases:
 
     Attributes:
         kernels: reductions, then a map if elements of rows are stored.
-        rows: names of the axes over rows: each point is one row.
-        results: scratch operands that hold results of reductions, in any of the kernels.
+        row_axes: names of the original kernel's axes over rows: each point of them is one row. The
+            kernels have them only if ``keeps_rows``.
+        results: scratch operands that hold results of reductions, in any of the kernels. A kernel
+            has those that it stores or loads.
     """
 
     kernels: tuple[Kernel, ...]
-    rows: tuple[str, ...]
+    row_axes: tuple[str, ...]
     results: tuple[Operand, ...]
 
 
-def phases_of(kernel: Kernel, rows_stay: bool) -> Phases | None:
+def split_into_phases(kernel: Kernel, keeps_rows: bool) -> Phases | None:
     """The phases of a row kernel; None if it has a single loop or cannot be split.
 
     Args:
         kernel: a kernel of kind row.
-        rows_stay: whether each phase handles all rows. If not, it handles one row, and its
-            reductions are full reductions.
+        keeps_rows: whether each phase handles all rows. If not, it handles one row, and its
+            reductions are full reductions. The caller then offsets the addresses of each row.
     """
-    rows = tuple(axis.name for axis in kernel.axes if axis.role is Role.PARALLEL)
-    along = tuple(axis.name for axis in kernel.axes if axis.role is not Role.PARALLEL)
-    if any(o.mode is Mode.INOUT and not _varies(kernel, o, along) for o in kernel.operands):
+    row_axes = tuple(axis.name for axis in kernel.axes if axis.role is Role.PARALLEL)
+    inner_axes = tuple(axis.name for axis in kernel.axes if axis.role is not Role.PARALLEL)
+    inout = [operand for operand in kernel.operands if operand.mode is Mode.INOUT]
+    if any(not _varies_along(kernel, operand, inner_axes) for operand in inout):
         return None  # a later phase would read elements that an earlier one has overwritten
-    items = tuple(_flat(kernel.body, rows))
-    loops = [s for s in items if isinstance(s, For)]
-    stages = _stages(items)
-    is_supported = all(isinstance(s, Reduce) or s in loops for s in items if _has_blocks(s))
+    row_body = tuple(_row_statements(kernel.body, row_axes))
+    loops = [s for s in row_body if isinstance(s, For)]
+    stages = _reduction_stages(row_body)
+    is_supported = all(isinstance(s, Reduce) or s in loops for s in row_body if _is_nested(s))
     if not is_supported or len(loops) > 1 or len(stages) + len(loops) < 2:
         return None
-    if any(s.axes != along for stage in stages for s in stage):
+    if any(s.axes != inner_axes for stage in stages for s in stage):
         return None
-    strides = _result_strides(kernel, rows) if rows_stay else ()
+    strides = _result_strides(kernel, row_axes) if keeps_rows else ()
     results = {
         out: Operand(f"{RESULT}{out.number}", out.dtype, Mode.OUT, strides)
         for stage in stages
         for reduce in stage
         for out in reduce.outs
     }
-    stores = [s for s in items if isinstance(s, Store)]
-    builder = _Builder(kernel, rows if rows_stay else (), along, tuple(results.values()))
+    stores = [s for s in row_body if isinstance(s, Store)]
+    builder = _Builder(kernel, row_axes if keeps_rows else (), inner_axes, tuple(results.values()))
     kernels, loaded = [], {}
     for index, stage in enumerate(stages):
         roots = [*stage, *(stores if index == len(stages) - 1 else [])]
         outputs = {out: results[out].name for reduce in stage for out in reduce.outs}
-        kernels.append(builder.reduction(index, _body(items, loaded, roots, outputs)))
+        kernels.append(builder.reduction(index, _body(row_body, loaded, roots, outputs)))
         loaded.update(outputs)
     if loops:
-        kernels.append(builder.map(len(stages), _body(items, loaded, loops, {})))
-    return Phases(tuple(kernels), rows, tuple(results.values()))
+        kernels.append(builder.map(len(stages), _body(row_body, loaded, loops, {})))
+    return Phases(tuple(kernels), row_axes, tuple(results.values()))
 
 
-def _result_strides(kernel: Kernel, rows: Sequence[str]) -> tuple[Stride, ...]:
-    return tuple(Stride.ANY if axis.name in rows else Stride.ZERO for axis in kernel.axes)
+def _result_strides(kernel: Kernel, row_axes: Sequence[str]) -> tuple[Stride, ...]:
+    return tuple(Stride.ANY if axis.name in row_axes else Stride.ZERO for axis in kernel.axes)
 
 
-def _varies(kernel: Kernel, operand: Operand, axes: Sequence[str]) -> bool:
+def _varies_along(kernel: Kernel, operand: Operand, axes: Sequence[str]) -> bool:
     pairs = zip(kernel.axes, operand.strides, strict=False)
     return any(axis.name in axes and stride is not Stride.ZERO for axis, stride in pairs)
 
 
-def _flat(block: Block, rows: Sequence[str]) -> Iterator[Statement]:
-    """The statements of one row: the body without the loops over rows."""
+def _row_statements(block: Block, row_axes: Sequence[str]) -> Iterator[Statement]:
+    """The statements of one row, in order: the body without the loops over rows."""
     for statement in block.body:
-        if isinstance(statement, For) and statement.axis in rows:
-            yield from _flat(statement.body, rows)
+        if isinstance(statement, For) and statement.axis in row_axes:
+            yield from _row_statements(statement.body, row_axes)
         else:
             yield statement
 
 
-def _has_blocks(statement: Statement) -> bool:
+def _is_nested(statement: Statement) -> bool:
     return len(list(statements(Block(body=(statement,))))) > 1
 
 
-def _stages(items: Sequence[Statement]) -> list[list[Reduce]]:
+def _reduction_stages(row_body: Sequence[Statement]) -> list[list[Reduce]]:
     """Reductions in order, grouped: those of one stage are independent, and share a phase."""
     stages: list[list[Reduce]] = []
     dependent: set[int] = set()  # values that depend on the last stage
-    for statement in items:
-        is_dependent = bool(all_uses(statement) & dependent)
+    for statement in row_body:
+        is_dependent = bool(value_numbers_used(statement) & dependent)
         if isinstance(statement, Reduce):
             if is_dependent or not stages:
                 stages.append([])
@@ -129,7 +134,7 @@ def _stages(items: Sequence[Statement]) -> list[list[Reduce]]:
 
 
 def _body(
-    items: Sequence[Statement],
+    row_body: Sequence[Statement],
     loaded: dict[Value, str],
     roots: Sequence[Statement],
     outputs: dict[Value, str],
@@ -143,9 +148,9 @@ def _body(
         outputs: results of the phase, with the operands to which it stores them.
     """
     loads = [Load(out, name) for out, name in loaded.items()]
-    selected = [s for s in items if not isinstance(s, Reduce | For | Store) or s in roots]
+    selected = [s for s in row_body if not isinstance(s, Reduce | For | Store) or s in roots]
     stores = [Store(name, out) for out, name in outputs.items()]
-    return Block(body=needed([*loads, *selected, *stores]))
+    return Block(body=live_statements([*loads, *selected, *stores]))
 
 
 @record
@@ -160,28 +165,28 @@ class _Builder:
     """
 
     kernel: Kernel
-    rows: tuple[str, ...]
-    along: tuple[str, ...]
+    row_axes: tuple[str, ...]
+    inner_axes: tuple[str, ...]
     results: tuple[Operand, ...]
 
     def reduction(self, index: int, body: Block) -> Kernel:
-        kind = "row" if self.rows else "full"
+        kind = "row" if self.row_axes else "full"
         return self._kernel(index, self._in_loops(body), Role.REDUCE, kind)
 
     def map(self, index: int, body: Block) -> Kernel:
         # By convention, a map has no statements outside its innermost loop.
-        body = _innermost(body) if self.rows else body
+        body = _innermost(body) if self.row_axes else body
         return self._kernel(index, self._in_loops(body), Role.PARALLEL, "map")
 
     def _in_loops(self, body: Block) -> Block:
-        for axis in reversed(self.rows):
+        for axis in reversed(self.row_axes):
             body = Block(body=(For(axis, body),))
         return body
 
     def _kernel(self, index: int, body: Block, role: Role, kind: str) -> Kernel:
-        kernel, axis_names = self.kernel, {*self.rows, *self.along}
+        kernel, axis_names = self.kernel, {*self.row_axes, *self.inner_axes}
         axes = tuple(
-            replace(axis, role=role) if axis.name in self.along else axis
+            replace(axis, role=role) if axis.name in self.inner_axes else axis
             for axis in kernel.axes
             if axis.name in axis_names
         )

@@ -6,6 +6,11 @@ record of integers, or None. ``rewrite`` returns the calls that replace it.
 
 A rewrite that depends on the kernel alone is a ``KernelRewrite``. It is applied when the kernel's
 text is generated, so that cached code costs nothing.
+
+A plan is scheduled when it is bound, possibly in several threads at the same time: the functions of
+a schedule must not keep state, except what ``memoized`` caches with a kernel.
+
+Tests: tests/compiler/test_schedules.py.
 """
 
 from __future__ import annotations
@@ -15,7 +20,7 @@ from typing import Any, NamedTuple
 
 from gpuflow.base.records import record
 from gpuflow.compiler.lowering.lower import KernelCall
-from gpuflow.kir.nodes import Kernel, remembered
+from gpuflow.kir.nodes import Kernel, memoized
 
 Allocate = Callable[[int], int]  # bytes -> id of a scratch buffer
 
@@ -31,8 +36,9 @@ class Schedule:
         name: the name in ``explain``.
         applies: whether calls of a kernel may be rewritten at all; must depend on the kernel alone.
         choose: the parameters of the rewrite for a call; None to leave the call unchanged.
+            ``explain`` prints them.
         rewrite: the calls that replace a call, given the result of ``choose``. Their kernels should
-            be cached with the original kernel (``kir.nodes.remembered``).
+            be cached with the original kernel (``kir.nodes.memoized``).
         is_last: whether no later schedule is applied to its result.
     """
 
@@ -49,7 +55,8 @@ class KernelRewrite:
 
     Attributes:
         name: the name in ``explain``.
-        rewrite: returns a kernel with equal operands; the same object if nothing changes.
+        rewrite: returns a kernel with equal operands and argument slots, because calls are bound
+            before; the same object if nothing changes.
     """
 
     name: str
@@ -59,10 +66,10 @@ class KernelRewrite:
 KernelRewrites = tuple[KernelRewrite, ...]  # those of a target, in the order of application
 
 
-def rewritten(kernel: Kernel, rewrites: KernelRewrites) -> Kernel:
+def apply_rewrites(kernel: Kernel, rewrites: KernelRewrites) -> Kernel:
     """Apply all rewrites: the kernel that is printed."""
-    for step in rewrites:
-        kernel = step.rewrite(kernel)
+    for kernel_rewrite in rewrites:
+        kernel = kernel_rewrite.rewrite(kernel)
     return kernel
 
 
@@ -72,13 +79,13 @@ class Rewriting(NamedTuple):
     Attributes:
         schedule: the schedule.
         call: the call that it has rewritten.
-        choice: the result of ``choose``.
-        result: the calls that replace it.
+        parameters: the result of ``choose``.
+        result: the calls that replace it, in the order in which they run.
     """
 
     schedule: Schedule
     call: KernelCall
-    choice: Hashable
+    parameters: Hashable
     result: tuple[KernelCall, ...]
 
 
@@ -87,7 +94,7 @@ Schedules = tuple[Schedule, ...]  # those of a target, in the order in which the
 
 def is_plain(kernel: Kernel, schedules: Schedules) -> bool:
     """Whether no schedule can rewrite calls of a kernel: each call is one launch."""
-    return not remembered(kernel, _applicable, schedules, 0)
+    return not memoized(kernel, _applicable, schedules, 0)
 
 
 def scheduled(
@@ -106,20 +113,20 @@ def scheduled(
         first: index of the first schedule to try; results of a schedule try only later ones.
         report: called with each application of a schedule.
     """
-    for position, schedule in remembered(call.kernel, _applicable, schedules, first):
-        choice = schedule.choose(call)
-        if choice is None:
+    for position, schedule in memoized(call.kernel, _applicable, schedules, first):
+        parameters = schedule.choose(call)
+        if parameters is None:
             continue
-        calls = schedule.rewrite(call, choice, allocate)
+        calls = schedule.rewrite(call, parameters, allocate)
         if report is not None:
-            report(Rewriting(schedule, call, choice, calls))
+            report(Rewriting(schedule, call, parameters, calls))
         if schedule.is_last:
             return calls
         return tuple(
             [
                 launch
-                for one in calls
-                for launch in scheduled(one, allocate, schedules, position + 1, report)
+                for rewritten_call in calls
+                for launch in scheduled(rewritten_call, allocate, schedules, position + 1, report)
             ]
         )
     return (call,)
@@ -127,9 +134,9 @@ def scheduled(
 
 def rewritings(call: KernelCall, allocate: Allocate, schedules: Schedules) -> list[Rewriting]:
     """The applications of schedules in ``scheduled``."""
-    steps: list[Rewriting] = []
-    scheduled(call, allocate, schedules, report=steps.append)
-    return steps
+    applications: list[Rewriting] = []
+    scheduled(call, allocate, schedules, report=applications.append)
+    return applications
 
 
 def _applicable(

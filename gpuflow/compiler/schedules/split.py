@@ -7,7 +7,9 @@ columns has a short one. Such a kernel becomes two ordinary kernels:
               reduced axis, and stores the partial result in scratch memory
     combine   reduces the partial results in order, and applies the epilogue
 
-Targets decide which calls are split (``split_reductions``, ``splits``).
+Targets decide which calls are split: ``codegen/schedules/split_reductions.py`` of each.
+
+Tests: tests/compiler/test_split_reductions.py, tests/targets/cuda/test_gpu_splits.py.
 """
 
 from __future__ import annotations
@@ -30,9 +32,9 @@ from gpuflow.kir.nodes import (
     Store,
     Stride,
     Value,
-    remembered,
+    memoized,
 )
-from gpuflow.kir.walk import all_uses, needed, results_of, statements
+from gpuflow.kir.walk import live_statements, results_of, statements, value_numbers_used
 
 CHUNK_AXIS = "part"  # in the text of kernels
 
@@ -42,48 +44,57 @@ class SplitKernels:
     """The two kernels of a reduction.
 
     Attributes:
-        partial, combine: the kernels.
-        rows: name of the reduced axis that is split into chunks.
-        retained: names of the axes that are not reduced.
+        partial: the kernel that reduces each chunk.
+        combine: the kernel that combines the partial results of the chunks, in order.
+        split_axis: name of the reduced axis that is split into chunks, the outermost of them.
+        retained: names of the axes that are not reduced, from the outermost.
         scratch: operands of both kernels that hold partial results, one for each reduced value.
     """
 
     partial: Kernel
     combine: Kernel
-    rows: str
+    split_axis: str
     retained: tuple[str, ...]
     scratch: tuple[Operand, ...]
 
 
 @record
-class _Stages:
-    """The innermost body of a one-pass reduction: statements before and after the reductions."""
+class _OnePass:
+    """The innermost body of a one-pass reduction.
+
+    Attributes:
+        before: statements that depend on no reduction.
+        reductions: the reductions, which are independent.
+        after: stores, and statements that depend on reductions: the epilogue.
+    """
 
     before: tuple[Statement, ...]
-    reduces: tuple[Reduce, ...]
+    reductions: tuple[Reduce, ...]
     after: tuple[Statement, ...]
 
 
 def split_kernel(kernel: Kernel) -> SplitKernels | None:
-    """The two kernels of a reduction; None if it is not one pass, or the axis is short."""
-    return remembered(kernel, _split_kernel)
+    """The two kernels of a reduction; None if it is not one pass, or ``split_axis`` is exact."""
+    return memoized(kernel, _split_kernel)
 
 
 def _split_kernel(kernel: Kernel) -> SplitKernels | None:
-    stages = _stages(_innermost(kernel.body))
-    if stages is None:
+    one_pass = _one_pass(_innermost(kernel.body))
+    if one_pass is None:
         return None
-    reduced = {axis for reduce in stages.reduces for axis in reduce.axes}
-    rows = next(axis for axis in kernel.axes if axis.name in reduced)
-    if rows.exact is not None:
+    reduced = {axis for reduce in one_pass.reductions for axis in reduce.axes}
+    split_axis = next(axis for axis in kernel.axes if axis.name in reduced)
+    if split_axis.exact is not None:
         return None
     retained = tuple(axis for axis in kernel.axes if axis.name not in reduced)
-    outs = [out for reduce in stages.reduces for out in reduce.outs]
-    scratch = tuple(Operand(f"{CHUNK_AXIS}{k}", out.dtype, Mode.OUT) for k, out in enumerate(outs))
+    results = [out for reduce in one_pass.reductions for out in reduce.outs]
+    scratch = tuple(
+        Operand(f"{CHUNK_AXIS}{k}", out.dtype, Mode.OUT) for k, out in enumerate(results)
+    )
     return SplitKernels(
-        _partial_kernel(kernel, stages, scratch, retained),
-        _combine_kernel(kernel, stages, scratch, retained),
-        rows.name,
+        _partial_kernel(kernel, one_pass, scratch, retained),
+        _combine_kernel(kernel, one_pass, scratch, retained),
+        split_axis.name,
         tuple(axis.name for axis in retained),
         scratch,
     )
@@ -91,11 +102,11 @@ def _split_kernel(kernel: Kernel) -> SplitKernels | None:
 
 def is_one_pass(kernel: Kernel) -> bool:
     """Whether no loop over the reduced axes needs the result of another one."""
-    return remembered(kernel, _is_one_pass)
+    return memoized(kernel, _is_one_pass)
 
 
 def _is_one_pass(kernel: Kernel) -> bool:
-    return _stages(_innermost(kernel.body)) is not None
+    return _one_pass(_innermost(kernel.body)) is not None
 
 
 def _innermost(block: Block) -> Block:
@@ -106,45 +117,45 @@ def _innermost(block: Block) -> Block:
     return block
 
 
-def _stages(block: Block) -> _Stages | None:
-    """The stages of a body; None if it has a loop, dependent reductions, or no reduction."""
+def _one_pass(block: Block) -> _OnePass | None:
+    """The body in three sections; None if it has a loop, dependent reductions, or no reduction."""
     before: list[Statement] = []
-    reduces: list[Reduce] = []
+    reductions: list[Reduce] = []
     after: list[Statement] = []
     dependent: set[int] = set()
     for statement in block.body:
-        is_dependent = bool(all_uses(statement) & dependent)
+        is_dependent = bool(value_numbers_used(statement) & dependent)
         if isinstance(statement, For) or (is_dependent and isinstance(statement, Reduce)):
             return None
         if isinstance(statement, Reduce):
-            reduces.append(statement)
+            reductions.append(statement)
         elif is_dependent or isinstance(statement, Store):
             after.append(statement)
         else:
             before.append(statement)
             continue
         dependent |= {value.number for value in results_of(statement)}
-    return _Stages(tuple(before), tuple(reduces), tuple(after)) if reduces else None
+    return _OnePass(tuple(before), tuple(reductions), tuple(after)) if reductions else None
 
 
 def _partial_kernel(
-    kernel: Kernel, stages: _Stages, scratch: Sequence[Operand], retained: Sequence[Axis]
+    kernel: Kernel, one_pass: _OnePass, scratch: Sequence[Operand], retained: Sequence[Axis]
 ) -> Kernel:
     """The kernel of chunks: the original loops inside a loop over chunks."""
-    outs = [out for reduce in stages.reduces for out in reduce.outs]
-    stores = [Store(operand.name, out) for operand, out in zip(scratch, outs, strict=True)]
-    body = _rebuilt(kernel.body, [*stages.before, *stages.reduces, *stores])
+    results = [out for reduce in one_pass.reductions for out in reduce.outs]
+    stores = [Store(operand.name, out) for operand, out in zip(scratch, results, strict=True)]
+    body = _rebuilt(kernel.body, [*one_pass.before, *one_pass.reductions, *stores])
     body = Block(body=(For(CHUNK_AXIS, body),))
     # The extent of a retained axis is multiplied if rows are grouped (Cut.group).
     kernel_axes = [replace(axis, exact=None) if axis in retained else axis for axis in kernel.axes]
     axes = (Axis(CHUNK_AXIS, Role.PARALLEL), *kernel_axes)
-    varying = {axis.name for axis in kernel.axes} - {axis.name for axis in retained}
-    rows = next(k for k, axis in enumerate(kernel.axes) if axis.name in varying)
+    reduced_names = {axis.name for axis in kernel.axes} - {axis.name for axis in retained}
+    split_position = next(k for k, axis in enumerate(kernel.axes) if axis.name in reduced_names)
     operands = []
     stored = {s.operand for s in statements(body) if isinstance(s, Store)}
-    for operand in _used(kernel.operands, body):
-        strides = _padded(operand, len(kernel.axes))
-        first = Stride.ZERO if strides[rows] is Stride.ZERO else Stride.ANY
+    for operand in _used_operands(kernel.operands, body):
+        strides = _padded_strides(operand, len(kernel.axes))
+        first = Stride.ZERO if strides[split_position] is Stride.ZERO else Stride.ANY
         # An operand that is overwritten after the reductions is only read here.
         is_read = operand.mode is Mode.INOUT and operand.name not in stored
         mode = Mode.IN if is_read else operand.mode
@@ -157,26 +168,26 @@ def _partial_kernel(
 
 
 def _combine_kernel(
-    kernel: Kernel, stages: _Stages, scratch: Sequence[Operand], retained: Sequence[Axis]
+    kernel: Kernel, one_pass: _OnePass, scratch: Sequence[Operand], retained: Sequence[Axis]
 ) -> Kernel:
     """The kernel that reduces partial results, followed by the epilogue of the original."""
     next_id = 1 + max(value.number for s in statements(kernel.body) for value in _defined(s))
-    names = iter(scratch)
-    reduces = []
-    for reduce in stages.reduces:
+    scratch_operands = iter(scratch)
+    reductions = []
+    for reduce in one_pass.reductions:
         values = [Value(next_id + k, out.dtype) for k, out in enumerate(reduce.outs)]
         next_id += len(values)
-        loads = tuple(Load(value, next(names).name) for value in values)
+        loads = tuple(Load(value, next(scratch_operands).name) for value in values)
         body = Block(body=loads, results=tuple(values))
-        reduces.append(replace(reduce, axes=(CHUNK_AXIS,), body=body))
-    body = _rebuilt(kernel.body, [*stages.before, *reduces, *stages.after])
+        reductions.append(replace(reduce, axes=(CHUNK_AXIS,), body=body))
+    body = _rebuilt(kernel.body, [*one_pass.before, *reductions, *one_pass.after])
     axes = (Axis(CHUNK_AXIS, Role.REDUCE), *(replace(axis, exact=None) for axis in retained))
     positions = [kernel.axes.index(axis) for axis in retained]
     operands = []
-    for operand in _used(kernel.operands, body):
-        strides = _padded(operand, len(kernel.axes))
-        selected = (Stride.ZERO, *(strides[position] for position in positions))
-        operands.append(replace(operand, strides=selected))
+    for operand in _used_operands(kernel.operands, body):
+        strides = _padded_strides(operand, len(kernel.axes))
+        combine_strides = (Stride.ZERO, *(strides[position] for position in positions))
+        operands.append(replace(operand, strides=combine_strides))
     operands += _scratch_operands(scratch, axes, retained, Mode.IN)
     kind = "column" if retained else "full"
     return Kernel(
@@ -201,16 +212,16 @@ def _rebuilt(block: Block, innermost: Sequence[Statement]) -> Block:
     last = block.body[-1]
     if isinstance(last, For) and last.axis is not None:
         loop = replace(last, body=_rebuilt(last.body, innermost))
-        return Block(body=needed([*block.body[:-1], loop]))
-    return Block(body=needed(innermost))
+        return Block(body=live_statements([*block.body[:-1], loop]))
+    return Block(body=live_statements(innermost))
 
 
-def _used(operands: Iterable[Operand], body: Block) -> list[Operand]:
+def _used_operands(operands: Iterable[Operand], body: Block) -> list[Operand]:
     names = {s.operand for s in statements(body) if isinstance(s, Load | Store)}
     return [operand for operand in operands if operand.name in names]
 
 
-def _padded(operand: Operand, count: int) -> tuple[Stride, ...]:
+def _padded_strides(operand: Operand, count: int) -> tuple[Stride, ...]:
     return (*operand.strides, *[Stride.ZERO] * (count - len(operand.strides)))
 
 

@@ -1,6 +1,9 @@
 """Argument blocks of the two kernels of a split reduction, from that of the original call.
 
-Where each argument slot comes from is computed once for each kernel (``slot_maps_of``).
+Where each argument slot comes from is computed once for each kernel (``slot_maps_of``). A "row" is
+one index of the axis that is split. Strides are in elements, addresses in bytes.
+
+Tests: tests/compiler/test_split_reductions.py, tests/targets/cuda/test_gpu_splits.py.
 """
 
 from __future__ import annotations
@@ -10,10 +13,38 @@ from typing import NamedTuple
 
 from gpuflow.base.records import record
 from gpuflow.base.util import selector
-from gpuflow.compiler.lowering.call_layout import Distance, distances_of
+from gpuflow.compiler.lowering.call_layout import StrideSource, stride_sources_of
 from gpuflow.compiler.schedules.split import CHUNK_AXIS, SplitKernels, split_kernel
 from gpuflow.kir.interpret import storage_dtype
-from gpuflow.kir.nodes import Argument, Kernel, arguments, remembered
+from gpuflow.kir.nodes import Argument, Kernel, arguments, memoized
+
+
+class _RowStride(NamedTuple):
+    """The slot of a stride along rows, or along chunks.
+
+    Attributes:
+        slot: the argument slot.
+        source: the stride along rows in the original call.
+        is_chunk: whether the slot has the stride of chunks, which is that of all rows of a chunk.
+    """
+
+    slot: int
+    source: StrideSource
+    is_chunk: bool
+
+
+class _ChunkOffset(NamedTuple):
+    """The slot of an address or index that moves to the first row of the first chunk.
+
+    Attributes:
+        slot: the argument slot.
+        source: the stride along rows in the original call.
+        unit: bytes of an element for an address; 1 for an index.
+    """
+
+    slot: int
+    source: StrideSource
+    unit: int
 
 
 @record
@@ -22,24 +53,24 @@ class _SlotMap:
 
     Attributes:
         buffers_of: selects the buffers from those of the original call and the scratch buffers.
-        same: selects values of the original call; slots that are filled later get any value.
-        extents: (slot, axis) of extents that differ from the original call, or are new.
-        grouped: slots of the extent that is multiplied if rows are grouped.
-        scratch: (slot, bytes of an element) of addresses in scratch memory.
-        strides: (slot, axis) of strides in scratch memory.
-        down: (slot, stride of rows, whether the slot is the stride of chunks).
-        shifted: (slot, stride of rows, bytes of an element) of addresses and indices that start at
-            the first row of a chunk.
+        copied: selects values of the original call; slots that are filled later get any value.
+        changed_extents: (slot, axis) of extents that differ from the original call, or are new.
+        grouped_extents: slots of the extent that is multiplied if rows are grouped.
+        scratch_addresses: (slot, bytes of an element) of addresses in scratch memory.
+        scratch_strides: (slot, axis) of strides in scratch memory.
+        row_strides: strides along rows and chunks; none in ``combine``.
+        chunk_offsets: addresses and indices that start at the first row of a chunk; none in
+            ``combine``.
     """
 
     buffers_of: Callable[[Sequence[int]], tuple[int, ...]]
-    same: Callable[[Sequence[int]], tuple[int, ...]]
-    extents: tuple[tuple[int, str], ...]
-    grouped: tuple[int, ...]
-    scratch: tuple[tuple[int, int], ...]
-    strides: tuple[tuple[int, str], ...]
-    down: tuple[tuple[int, Distance, bool], ...]
-    shifted: tuple[tuple[int, Distance, int], ...]
+    copied: Callable[[Sequence[int]], tuple[int, ...]]
+    changed_extents: tuple[tuple[int, str], ...]
+    grouped_extents: tuple[int, ...]
+    scratch_addresses: tuple[tuple[int, int], ...]
+    scratch_strides: tuple[tuple[int, str], ...]
+    row_strides: tuple[_RowStride, ...]
+    chunk_offsets: tuple[_ChunkOffset, ...]
 
 
 @record
@@ -48,38 +79,42 @@ class SlotMaps:
 
     Attributes:
         partial, combine: the slot map of each kernel.
-        layouts: for each operand of ``partial`` except scratch, its strides along rows and along
-            the last retained axis.
-        itemsizes: bytes of an element of each scratch operand.
+        operand_strides: for each operand of ``partial`` except scratch, its strides along rows and
+            along the last retained axis.
+        itemsizes: bytes of an element of each scratch operand, in the order of
+            ``SplitKernels.scratch``.
     """
 
     partial: _SlotMap
     combine: _SlotMap
-    layouts: tuple[tuple[Distance, Distance], ...]
+    operand_strides: tuple[tuple[StrideSource, StrideSource], ...]
     itemsizes: tuple[int, ...]
 
 
 def slot_maps_of(kernel: Kernel) -> SlotMaps:
-    """The slot maps of the two kernels of a reduction that can be split."""
-    return remembered(kernel, _slot_maps_of)
+    """The slot maps of the two kernels of a reduction.
+
+    ``split_kernel`` must return kernels for it.
+    """
+    return memoized(kernel, _slot_maps_of)
 
 
 def _slot_maps_of(kernel: Kernel) -> SlotMaps:
     split = split_kernel(kernel)
     assert split is not None  # it can be split
     slots = {argument: slot for slot, argument in enumerate(arguments(kernel))}
-    partial, scratch = split.partial, {operand.name for operand in split.scratch}
-    distances = distances_of(kernel)
-    last = split.retained[-1] if split.retained else split.rows
-    layouts = [
-        (distances[operand.name, split.rows], distances[operand.name, last])
+    partial, scratch_names = split.partial, {operand.name for operand in split.scratch}
+    stride_sources = stride_sources_of(kernel)
+    last = split.retained[-1] if split.retained else split.split_axis
+    operand_strides = [
+        (stride_sources[operand.name, split.split_axis], stride_sources[operand.name, last])
         for operand in partial.operands
-        if operand.name not in scratch
+        if operand.name not in scratch_names
     ]
     return SlotMaps(
-        _slot_map(partial, split, kernel, slots, distances),
+        _slot_map(partial, split, kernel, slots, stride_sources),
         _slot_map(split.combine, split, kernel, slots, None),
-        tuple(layouts),
+        tuple(operand_strides),
         tuple([storage_dtype(operand.dtype).itemsize for operand in split.scratch]),
     )
 
@@ -89,43 +124,55 @@ def _slot_map(
     split: SplitKernels,
     whole: Kernel,
     slots: Mapping[Argument, int],
-    distances: Mapping[tuple[str, str], Distance] | None,
+    stride_sources: Mapping[tuple[str, str], StrideSource] | None,
 ) -> _SlotMap:
-    """The slot map of a kernel split from ``whole``; ``distances`` is None for ``combine``."""
+    """The slot map of one of the two kernels.
+
+    Args:
+        kernel: ``split.partial`` or ``split.combine``.
+        split: both kernels.
+        whole: the original kernel.
+        slots: the argument slots of the original kernel.
+        stride_sources: its strides; None for ``combine``.
+    """
     order = [operand.name for operand in (*whole.operands, *split.scratch)]
     buffers = [order.index(operand.name) for operand in kernel.operands]
     scratch_names = {operand.name for operand in split.scratch}
     itemsize = {o.name: storage_dtype(o.dtype).itemsize for o in kernel.operands if o.dtype}
-    sources: list[int] = []
-    extents, grouped, scratch, strides, down, shifted = [], [], [], [], [], []
+    source_slots: list[int] = []
+    changed_extents, grouped_extents = [], []
+    scratch_addresses, scratch_strides = [], []
+    row_strides, chunk_offsets = [], []
     for slot, argument in enumerate(arguments(kernel)):
         name, axis = argument.operand, argument.axis
-        sources.append(slots.get(argument, 0))
+        source_slots.append(slots.get(argument, 0))
         if argument.kind == "extent":
-            if axis in (CHUNK_AXIS, split.rows) or argument not in slots:
-                extents.append((slot, axis))
+            if axis in (CHUNK_AXIS, split.split_axis) or argument not in slots:
+                changed_extents.append((slot, axis))
             if axis in split.retained[:1]:
-                grouped.append(slot)
+                grouped_extents.append(slot)
         elif name in scratch_names and argument.kind == "stride":
-            strides.append((slot, axis))
+            scratch_strides.append((slot, axis))
         elif name in scratch_names:
-            scratch.append((slot, itemsize[name]))
-        elif distances is None or argument.kind == "scalar":
+            scratch_addresses.append((slot, itemsize[name]))
+        elif stride_sources is None or argument.kind == "scalar":
             continue
         elif argument.kind != "stride":
-            size = 1 if argument.kind == "base" else itemsize[name]
-            shifted.append((slot, distances[name, split.rows], size))
-        elif axis in (CHUNK_AXIS, split.rows):
-            down.append((slot, distances[name, split.rows], axis == CHUNK_AXIS))
+            unit = 1 if argument.kind == "base" else itemsize[name]
+            source = stride_sources[name, split.split_axis]
+            chunk_offsets.append(_ChunkOffset(slot, source, unit))
+        elif axis in (CHUNK_AXIS, split.split_axis):
+            source = stride_sources[name, split.split_axis]
+            row_strides.append(_RowStride(slot, source, axis == CHUNK_AXIS))
     return _SlotMap(
         selector(buffers),
-        selector(sources),
-        tuple(extents),
-        tuple(grouped),
-        tuple(scratch),
-        tuple(strides),
-        tuple(down),
-        tuple(shifted),
+        selector(source_slots),
+        tuple(changed_extents),
+        tuple(grouped_extents),
+        tuple(scratch_addresses),
+        tuple(scratch_strides),
+        tuple(row_strides),
+        tuple(chunk_offsets),
     )
 
 
@@ -136,13 +183,13 @@ class SlotWriter(NamedTuple):
         split: the kernels.
         sizes: the extent of each axis of the original call.
         slots: the argument block of the original call.
-        blocks: the slot maps of its kernel.
+        slot_maps: the slot maps of its kernel.
     """
 
     split: SplitKernels
     sizes: Mapping[str, int]
     slots: Sequence[int]
-    blocks: SlotMaps
+    slot_maps: SlotMaps
 
     def partial(
         self, count: int, rows: int, group: int, first_row: int, first_result: int
@@ -150,44 +197,45 @@ class SlotWriter(NamedTuple):
         """The arguments of ``partial`` for ``count`` chunks of ``rows`` rows.
 
         Args:
-            count, rows: the chunks.
+            count: count of chunks.
+            rows: rows of a chunk, where a group counts as one row.
             group: count of adjacent rows that are treated as one.
-            first_row: the first row of the first chunk.
+            first_row: the first row of the first chunk, counted in groups.
             first_result: the index of its result in scratch memory.
         """
-        block, whole = self.blocks.partial, self.slots
-        extents = {**self.sizes, CHUNK_AXIS: count, self.split.rows: rows}
-        values = self._start(block, extents, group, first_result)
+        slot_map, whole_slots = self.slot_maps.partial, self.slots
+        extents = {**self.sizes, CHUNK_AXIS: count, self.split.split_axis: rows}
+        values = self._start(slot_map, extents, group, first_result)
         if group > 1:
-            for slot in block.grouped:
+            for slot in slot_map.grouped_extents:
                 values[slot] *= group
-        for slot, distance, is_chunk in block.down:
-            step = distance.within(whole) * group
-            values[slot] = step * rows if is_chunk else step
+        for slot, source, is_chunk in slot_map.row_strides:
+            stride = source.value_in(whole_slots) * group
+            values[slot] = stride * rows if is_chunk else stride
         if first_row:
-            for slot, distance, size in block.shifted:
-                values[slot] += first_row * distance.within(whole) * group * size
+            for slot, source, unit in slot_map.chunk_offsets:
+                values[slot] += first_row * source.value_in(whole_slots) * group * unit
         return tuple(values)
 
     def combine(self, results: int) -> tuple[int, ...]:
         """The arguments of ``combine``, which reduces ``results`` partial results."""
-        return tuple(self._start(self.blocks.combine, {**self.sizes, CHUNK_AXIS: results}, 1, 0))
+        return tuple(self._start(self.slot_maps.combine, {**self.sizes, CHUNK_AXIS: results}, 1, 0))
 
     def _start(
-        self, block: _SlotMap, extents: Mapping[str, int], group: int, first_result: int
+        self, slot_map: _SlotMap, extents: Mapping[str, int], group: int, first_result: int
     ) -> list[int]:
         """Arguments that both kernels have: originals, extents, and row-major scratch memory."""
-        values = list(block.same(self.slots))
-        for slot, axis in block.extents:
+        values = list(slot_map.copied(self.slots))
+        for slot, axis in slot_map.changed_extents:
             values[slot] = extents[axis]
-        for slot, size in block.scratch:
-            values[slot] = first_result * size
-        if block.strides:
-            strides, step = {}, 1
+        for slot, itemsize in slot_map.scratch_addresses:
+            values[slot] = first_result * itemsize
+        if slot_map.scratch_strides:
+            stride_of, stride = {}, 1
             for axis in reversed(self.split.retained):
-                strides[axis] = step
-                step *= self.sizes[axis]
-            strides[CHUNK_AXIS] = step * group
-            for slot, axis in block.strides:
-                values[slot] = strides[axis]
+                stride_of[axis] = stride
+                stride *= self.sizes[axis]
+            stride_of[CHUNK_AXIS] = stride * group
+            for slot, axis in slot_map.scratch_strides:
+                values[slot] = stride_of[axis]
         return values

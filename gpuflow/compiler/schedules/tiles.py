@@ -6,13 +6,15 @@
 
 While the output advances along a row, a transposed operand advances down a column. Its tile is
 stored in the order of the output. The target decides how it copies tiles.
+
+Tests: tests/targets/cuda/test_gpu_tiles.py, tests/targets/cpu/test_cpu_orders.py.
 """
 
 from __future__ import annotations
 
 from dataclasses import replace
 
-from gpuflow.compiler.lowering.call_layout import Distance, distances_of
+from gpuflow.compiler.lowering.call_layout import StrideSource, stride_sources_of
 from gpuflow.kir.nodes import (
     Block,
     Copy,
@@ -28,21 +30,22 @@ from gpuflow.kir.nodes import (
     Stride,
     Strip,
 )
-from gpuflow.kir.rewrite import renamed
-from gpuflow.kir.walk import is_whole, statements
+from gpuflow.kir.rewrite import substituted
+from gpuflow.kir.walk import is_plain_access, statements
 
 
-def tiled(kernel: Kernel, side: int, band: int = 0) -> Kernel:
+def tile_innermost(kernel: Kernel, side: int, band: int = 0) -> Kernel:
     """Tile the innermost two axes of a kernel.
 
     Args:
         kernel: a kernel for which ``can_be_tiled`` holds.
-        side: points of a tile along each axis.
-        band: rows of points that are completed before the next band; 0 for one row of tiles.
+        side: points of a tile along each axis, a power of two. Extents need not be multiples of it.
+        band: rows of points that are completed before the next band, a power of two and a multiple
+            of ``side``; 0 for one row of tiles.
     """
-    down, along = (axis.name for axis in kernel.axes[-2:])
-    operands = across_operands(kernel)
-    shape = ((down, side), (along, side))
+    row_axis, column_axis = (axis.name for axis in kernel.axes[-2:])
+    operands = transposed_operands(kernel)
+    shape = ((row_axis, side), (column_axis, side))
     tiles = tuple([Local(f"{o.name}_tile", o.dtype, shape) for o in operands])
     names = {o.name: tile.name for o, tile in zip(operands, tiles, strict=True)}
     copies = [Copy(tile, operand) for operand, tile in names.items()]
@@ -50,30 +53,37 @@ def tiled(kernel: Kernel, side: int, band: int = 0) -> Kernel:
     def in_nest(block: Block) -> Block:
         *before, loop = block.body
         assert isinstance(loop, For)  # by can_be_tiled
-        if loop.axis != down:
+        if loop.axis != row_axis:
             return replace(block, body=(*before, replace(loop, body=in_nest(loop.body))))
-        work = replace(loop, body=renamed(loop.body, {}, names))
-        return replace(block, body=(*before, _strips(down, along, (*copies, work), side, band)))
+        work = replace(loop, body=substituted(loop.body, {}, names))
+        return replace(
+            block, body=(*before, _strips(row_axis, column_axis, (*copies, work), side, band))
+        )
 
     return replace(kernel, body=in_nest(kernel.body), locals=tiles)
 
 
-def _strips(down: str, along: str, body: tuple[Statement, ...], side: int, band: int) -> Strip:
+def _strips(
+    row_axis: str, column_axis: str, body: tuple[Statement, ...], side: int, band: int
+) -> Strip:
     if band:
-        tile = Strip(down, side, Block(body=body))
-        return Strip(down, band, Block(body=(Strip(along, side, Block(body=(tile,))),)))
-    return Strip(down, side, Block(body=(Strip(along, side, Block(body=body)),)))
+        tile = Strip(row_axis, side, Block(body=body))
+        return Strip(row_axis, band, Block(body=(Strip(column_axis, side, Block(body=(tile,))),)))
+    return Strip(row_axis, side, Block(body=(Strip(column_axis, side, Block(body=body)),)))
 
 
-def across_operands(kernel: Kernel) -> tuple[Operand, ...]:
-    """The inputs that may be transposed: read only at the map's index, at runtime strides."""
+def transposed_operands(kernel: Kernel) -> tuple[Operand, ...]:
+    """The inputs that may be transposed: read only at the map's index, at runtime strides.
+
+    Whether one is transposed depends on the strides of a call, see ``transposed_strides``.
+    """
     accesses = [s for s in statements(kernel.body) if isinstance(s, Load | Store)]
-    elsewhere = {s.operand for s in accesses if not is_whole(s)}
+    at_other_index = {s.operand for s in accesses if not is_plain_access(s)}
     return tuple(
         operand
         for operand in kernel.operands
         if operand.mode is Mode.IN
-        and operand.name not in elsewhere
+        and operand.name not in at_other_index
         and operand.strides[-2:] == (Stride.ANY, Stride.ANY)
     )
 
@@ -90,11 +100,14 @@ def can_be_tiled(kernel: Kernel) -> bool:
             return False
         block, depth = block.body[-1].body, depth + 1
     loops = [s for s in statements(kernel.body) if isinstance(s, For)]
-    return depth == len(kernel.axes) == len(loops) and bool(across_operands(kernel))
+    return depth == len(kernel.axes) == len(loops) and bool(transposed_operands(kernel))
 
 
-def distances_across(kernel: Kernel) -> list[tuple[Distance, Distance]]:
+def transposed_strides(kernel: Kernel) -> list[tuple[StrideSource, StrideSource]]:
     """The strides of each possibly transposed input along the innermost two axes, outer first."""
-    distances = distances_of(kernel)
-    down, along = (axis.name for axis in kernel.axes[-2:])
-    return [(distances[o.name, down], distances[o.name, along]) for o in across_operands(kernel)]
+    stride_sources = stride_sources_of(kernel)
+    row_axis, column_axis = (axis.name for axis in kernel.axes[-2:])
+    return [
+        (stride_sources[operand.name, row_axis], stride_sources[operand.name, column_axis])
+        for operand in transposed_operands(kernel)
+    ]

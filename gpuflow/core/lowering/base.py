@@ -8,14 +8,14 @@ from typing import TYPE_CHECKING, Any, Protocol
 from gpuflow.base.dtypes import is_complex
 from gpuflow.base.records import record
 from gpuflow.core.blocks import Block
-from gpuflow.kir.builder import Builder, Pair
+from gpuflow.kir.builder import Builder, ComplexPair
 from gpuflow.kir.nodes import Value
 
 if TYPE_CHECKING:
     from gpuflow.core.jaxpr import Eqn, Var
     from gpuflow.core.lowering.forms import Form, LaneForm, ScanForm, WhileForm
 
-Element = Value | Pair  # a scalar of a kernel: a pair if it is complex
+Element = Value | ComplexPair  # a scalar of a kernel: a pair if it is complex
 
 
 @record
@@ -201,7 +201,7 @@ class Lowering:
             eqn, operands: an equation, and its operands as arrays of the lane.
         """
         form = self.inner(eqn)
-        return lane.refused(eqn) if form is None else form.in_lane(lane, operands)
+        return lane.reject(eqn) if form is None else form.in_lane(lane, operands)
 
 
 def has_complex(eqn: Eqn) -> bool:

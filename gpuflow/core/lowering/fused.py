@@ -43,7 +43,7 @@ class Fused(Lowering):
         raise NotImplementedError
 
     def in_lane(self, lane: Any, eqn: Eqn, operands: Sequence[Any]) -> Sequence[Any]:
-        return lane.points(eqn, operands)
+        return lane.pointwise(eqn, operands)
 
 
 @record
@@ -59,7 +59,7 @@ class Elementwise(Fused):
         image: ``(eqn, map, build) -> atom``, the image of the output under a linear map of integer
             arrays, made from images of operands, or None where it cannot; see ops/linear_maps.py.
         pair: the body where an operand or the output is complex, in the second form; complex values
-            are ``kir.builder.Pair``. None: kernels support the op for real values only.
+            are ``kir.builder.ComplexPair``. None: kernels support the op for real values only.
         holds: ``(*in_avals, out_aval) -> bool``, whether kernels support the op for these; None:
             they do for all dtypes that they have.
         continuous: of a body in the second form: its float results change little if its operands
@@ -156,7 +156,7 @@ class Layout(Fused):
         return context.operand(0)
 
     def in_lane(self, lane: Any, eqn: Eqn, operands: Sequence[Any]) -> Sequence[Any]:
-        return [lane.rearranged(eqn, operands[0])]
+        return [lane.layout_op(eqn, operands[0])]
 
 
 @record
@@ -283,7 +283,7 @@ class Update(Fused):
         return Iteration(windows.shape, dims, reads)
 
     def in_lane(self, lane: Any, eqn: Eqn, operands: Sequence[Any]) -> Sequence[Any]:
-        return lane.refused(eqn)
+        return lane.reject(eqn)
 
 
 @record
@@ -304,7 +304,7 @@ class Laned(Fused):
     is_lane_program = rounds = costly = True
 
     def uses_indices(self, eqn: Eqn) -> bool:
-        return self.program(eqn.params).asks_for_indices
+        return self.program(eqn.params).uses_lane_index
 
     def has_addresses(self, eqn: Eqn) -> bool:
         del eqn
@@ -327,4 +327,4 @@ class Laned(Fused):
         return context.replay(self.program(eqn.params))
 
     def in_lane(self, lane: Any, eqn: Eqn, operands: Sequence[Any]) -> Sequence[Any]:
-        return lane.refused(eqn)
+        return lane.reject(eqn)

@@ -9,7 +9,7 @@ from gpuflow.base.records import record
 from gpuflow.core.aval import storage_dtype, storage_name
 from gpuflow.core.lowering.base import Context, Element, Iteration
 from gpuflow.core.lowering.fused import Fused
-from gpuflow.kir.builder import Builder, Pair
+from gpuflow.kir.builder import Builder, ComplexPair
 from gpuflow.kir.nodes import Value
 from gpuflow.kir.scalar import COMPONENT_DTYPES, compute_dtype
 
@@ -98,7 +98,7 @@ class Reduction(Folded):
 
     def folded(self, builder: Builder, values: Sequence[Value], eqn: Eqn) -> Element:
         del builder, eqn
-        return Pair(*values) if len(values) > 1 else values[0]
+        return ComplexPair(*values) if len(values) > 1 else values[0]
 
 
 @record

@@ -23,7 +23,7 @@ from gpuflow.ops.contractions.product_epilogues import fuse_epilogue
 from gpuflow.ops.contractions.products import (
     DimensionNumbers,
     Dims,
-    accumulator,
+    accumulator_dtype,
     free_dims,
     operand_dtype,
     prepare_product,
@@ -270,7 +270,7 @@ def _dot_simplify(eqn: Any, definition: Any, build: Any) -> list[Any] | None:
     if is_small_product(lhs, rhs, out, numbers):
         return written_out(small_product, eqn, build, dimension_numbers=numbers)
     if is_vector_product(lhs, rhs, numbers):
-        wide = accumulator(operand_dtype(lhs, rhs), out.dtype)
+        wide = accumulator_dtype(operand_dtype(lhs, rhs), out.dtype)
         params = {"dimension_numbers": numbers, "accumulator": wide, "result": out.dtype}
         return written_out(vector_product, eqn, build, **params)
     return None

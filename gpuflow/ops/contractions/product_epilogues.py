@@ -22,7 +22,7 @@ from gpuflow.core.jaxpr import Eqn, Jaxpr, Var
 from gpuflow.core.lowering import Library
 from gpuflow.core.lowering.epilogue_rules import FusedCall, Match, Matcher
 from gpuflow.ops.contractions.products import (
-    accumulator,
+    accumulator_dtype,
     free_dims,
     product_block,
     product_flops,
@@ -68,7 +68,7 @@ def _row_dims(lhs: ShapedArray, params: dict[str, Any]) -> int:
 
 def _impl(xp: Any, lhs: Any, rhs: Any, *others: Any, **params: Any) -> list[Any]:
     epilogue, product = _split(params)
-    wide = {**product, "preferred_element_type": accumulator(lhs.dtype, lhs.dtype)}
+    wide = {**product, "preferred_element_type": accumulator_dtype(lhs.dtype, lhs.dtype)}
     result = product_of_arrays(xp, lhs, rhs, **wide)
     row_dims = _row_dims(ShapedArray(lhs.shape, lhs.dtype), product)
     rows, columns = result.shape[:row_dims], result.shape[row_dims:]

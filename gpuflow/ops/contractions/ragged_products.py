@@ -21,7 +21,7 @@ from gpuflow.core.aval import ShapedArray, aval_of
 from gpuflow.core.lowering import Library
 from gpuflow.core.primitive import Primitive
 from gpuflow.core.rules import AxisData, Zero, is_undefined, zero_tangent
-from gpuflow.ops.contractions.products import accumulator, operand_dtype
+from gpuflow.ops.contractions.products import accumulator_dtype, operand_dtype
 from gpuflow.ops.define import define, types_text
 from gpuflow.ops.elementwise.arithmetic import mul
 from gpuflow.ops.elementwise.nary import add_any_p
@@ -90,7 +90,7 @@ def _prepared(product: Callable[..., None], ins: Any, outs: Any, params: Any) ->
     """A call that zeros the output and runs ``product(xp, out, lhs, rhs, sizes)``."""
     del params
     dtype = outs[0].dtype
-    wide = accumulator(operand_dtype(*ins[:2]), dtype)
+    wide = accumulator_dtype(operand_dtype(*ins[:2]), dtype)
 
     def call(xp: Any, out_arrays: Any, lhs: Any, rhs: Any, sizes: Any) -> None:
         out = out_arrays[0] if dtype == wide else xp.empty(outs[0].shape, wide)

@@ -17,7 +17,7 @@ from gpuflow.core.aval import ShapedArray, aval_of
 from gpuflow.core.lowering import Elementwise
 from gpuflow.core.rules import Zero
 from gpuflow.core.types import Array, ArrayLike
-from gpuflow.kir.builder import Pair
+from gpuflow.kir.builder import ComplexPair
 from gpuflow.ops.define import define, is_number, linear_jvp, unary_transpose
 from gpuflow.ops.elementwise import complex_pairs
 from gpuflow.ops.elementwise.arithmetic import constant, div, mul, neg, sub
@@ -82,7 +82,7 @@ complex_p = elementwise(
     what="float32 or float64",
     body="",
     cheap=True,
-    pair=complex_pairs.pair_body(lambda builder, x, y: Pair(x, y)),
+    pair=complex_pairs.pair_body(lambda builder, x, y: ComplexPair(x, y)),
     result=_COMPLEX_DTYPES.__getitem__,
     derivatives=(
         lambda t, out, x, y: complex(t, constant(t, 0)),
@@ -115,10 +115,10 @@ def _conj_transpose(cotangent: Any, x: ShapedArray, *, input_dtype: Any) -> Any:
     return conj(cotangent) if dtypes.is_complex(x.dtype) else real(cotangent)
 
 
-def _conj_pair(builder: Any, x: Any) -> Pair:
-    if isinstance(x, Pair):
-        return Pair(x.real, builder.apply("neg", x.imag))
-    return Pair(x, builder.const(x.dtype, 0))
+def _conj_pair(builder: Any, x: Any) -> ComplexPair:
+    if isinstance(x, ComplexPair):
+        return ComplexPair(x.real, builder.apply("neg", x.imag))
+    return ComplexPair(x, builder.const(x.dtype, 0))
 
 
 conj_p = define(

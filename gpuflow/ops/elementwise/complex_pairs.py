@@ -1,8 +1,8 @@
 """Arithmetic of complex numbers in kernels: the ``pair`` bodies of elementwise ops.
 
-A complex value is a ``Pair`` of real ones. Products use the plain formula, as in NumPy: an infinity
-times a number with a zero component may be nan. Quotients scale by the larger component of the
-divisor (Smith's method), and moduli are ``hypot``, so that neither overflows before its result.
+A complex value is a ``ComplexPair`` of real ones. Products use the plain formula, as in NumPy: an
+infinity times a number with a zero component may be nan. Quotients scale by the larger component of
+the divisor (Smith's method), and moduli are ``hypot``, so that neither overflows before its result.
 
 Source: C99, annex G, for special values; R. L. Smith, "Algorithm 116: Complex division", 1962;
 W. Kahan, "Branch cuts for complex elementary functions", 1987, for sqrt and tanh.
@@ -15,7 +15,7 @@ from math import exp as real_exp
 from math import log as real_log
 from typing import Any
 
-from gpuflow.kir.builder import Builder, Pair
+from gpuflow.kir.builder import Builder, ComplexPair
 from gpuflow.kir.nodes import Value
 
 # Above this an exponential may overflow before its product with a cosine does: it is split into two
@@ -48,7 +48,7 @@ def componentwise(emit: Callable[..., Value]) -> Callable[..., Any]:
 
     def body(builder: Builder, values: Any, in_avals: Any, out_aval: Any, params: Any) -> Any:
         del in_avals, out_aval, params
-        return Pair(
+        return ComplexPair(
             emit(builder, *[value.real for value in values]),
             emit(builder, *[value.imag for value in values]),
         )
@@ -65,16 +65,16 @@ def _constant(builder: Builder, like: Value, value: float) -> Value:
     return builder.const(like.dtype, value)
 
 
-def mul(builder: Builder, x: Pair, y: Pair) -> Pair:
+def mul(builder: Builder, x: ComplexPair, y: ComplexPair) -> ComplexPair:
     """``x * y``."""
     apply = builder.apply
-    return Pair(
+    return ComplexPair(
         apply("sub", apply("mul", x.real, y.real), apply("mul", x.imag, y.imag)),
         apply("add", apply("mul", x.real, y.imag), apply("mul", x.imag, y.real)),
     )
 
 
-def div(builder: Builder, x: Pair, y: Pair) -> Pair:
+def div(builder: Builder, x: ComplexPair, y: ComplexPair) -> ComplexPair:
     """``x / y``; a divisor of zero divides each component by +0."""
     apply, select = builder.apply, builder.select
     swapped = apply("gt", apply("abs", y.imag), apply("abs", y.real))
@@ -90,21 +90,21 @@ def div(builder: Builder, x: Pair, y: Pair) -> Pair:
     ratio = select(swapped, apply("neg", ratio), ratio)
     real = select(is_zero, a, apply("add", a, apply("mul", b, ratio)))
     imag = select(is_zero, b, apply("sub", b, apply("mul", a, ratio)))
-    return Pair(apply("div", real, divisor), apply("div", imag, divisor))
+    return ComplexPair(apply("div", real, divisor), apply("div", imag, divisor))
 
 
-def reciprocal(builder: Builder, x: Pair) -> Pair:
+def reciprocal(builder: Builder, x: ComplexPair) -> ComplexPair:
     """``1 / x``."""
     one, zero = (_constant(builder, x.real, value) for value in (1, 0))
-    return div(builder, Pair(one, zero), x)
+    return div(builder, ComplexPair(one, zero), x)
 
 
-def modulus(builder: Builder, x: Pair) -> Value:
+def modulus(builder: Builder, x: ComplexPair) -> Value:
     """``|x|``."""
     return builder.apply("hypot", x.real, x.imag)
 
 
-def square(builder: Builder, x: Pair) -> Pair:
+def square(builder: Builder, x: ComplexPair) -> ComplexPair:
     """``x * x``, which overflows with the right sign."""
     apply, two = builder.apply, _constant(builder, x.real, 2)
     a, b = apply("abs", x.real), apply("abs", x.imag)
@@ -112,10 +112,10 @@ def square(builder: Builder, x: Pair) -> Pair:
     half = _constant(builder, x.real, 0.5)
     mean = apply("add", apply("mul", a, half), apply("mul", b, half))
     real = apply("mul", apply("mul", apply("sub", a, b), mean), two)
-    return Pair(real, apply("mul", apply("mul", x.real, x.imag), two))
+    return ComplexPair(real, apply("mul", apply("mul", x.real, x.imag), two))
 
 
-def sign(builder: Builder, x: Pair) -> Pair:
+def sign(builder: Builder, x: ComplexPair) -> ComplexPair:
     """``x / |x|``, and 0 for 0."""
     apply, select, zero = builder.apply, builder.select, _constant(builder, x.real, 0)
     # Divide by the larger component first: the modulus overflows, and has few digits near 0.
@@ -128,31 +128,31 @@ def sign(builder: Builder, x: Pair) -> Pair:
         unit = apply("copysign", _constant(builder, component, 1), component)
         return select(alone, unit, apply("div", component, largest))
 
-    near = Pair(scaled(x.real, x.imag), scaled(x.imag, x.real))
+    near = ComplexPair(scaled(x.real, x.imag), scaled(x.imag, x.real))
     size = modulus(builder, near)
-    unit = Pair(apply("div", near.real, size), apply("div", near.imag, size))
-    return select(apply("eq", largest, zero), Pair(zero, zero), unit)
+    unit = ComplexPair(apply("div", near.real, size), apply("div", near.imag, size))
+    return select(apply("eq", largest, zero), ComplexPair(zero, zero), unit)
 
 
-def equal(builder: Builder, x: Pair, y: Pair) -> Value:
+def equal(builder: Builder, x: ComplexPair, y: ComplexPair) -> Value:
     """``x == y``."""
     equalities = builder.apply("eq", x.real, y.real), builder.apply("eq", x.imag, y.imag)
     return builder.apply("and", *equalities)
 
 
-def not_equal(builder: Builder, x: Pair, y: Pair) -> Value:
+def not_equal(builder: Builder, x: ComplexPair, y: ComplexPair) -> Value:
     """``x != y``."""
     differences = builder.apply("ne", x.real, y.real), builder.apply("ne", x.imag, y.imag)
     return builder.apply("or", *differences)
 
 
-def extremum(fn: str) -> Callable[..., Pair]:
+def extremum(fn: str) -> Callable[..., ComplexPair]:
     """The larger ("gt") or smaller ("lt") of two, by the real and then the imaginary part.
 
     The first operand wins if it has a nan component, else the second if it has one.
     """
 
-    def emit(builder: Builder, x: Pair, y: Pair) -> Pair:
+    def emit(builder: Builder, x: ComplexPair, y: ComplexPair) -> ComplexPair:
         apply = builder.apply
         beyond = apply(fn, x.real, y.real)
         equal_real = apply("eq", x.real, y.real)
@@ -164,24 +164,26 @@ def extremum(fn: str) -> Callable[..., Pair]:
     return emit
 
 
-def _is_not_nan(builder: Builder, x: Pair) -> Value:
+def _is_not_nan(builder: Builder, x: ComplexPair) -> Value:
     """Whether no component is nan."""
     return equal(builder, x, x)
 
 
-def power(builder: Builder, x: Pair, exponent: int, by_squaring: Callable[..., Any]) -> Pair:
+def power(
+    builder: Builder, x: ComplexPair, exponent: int, by_squaring: Callable[..., Any]
+) -> ComplexPair:
     """``x`` to an integer power; ``by_squaring(multiply, x, n)`` computes positive ones."""
     if exponent == 0:
-        return Pair(_constant(builder, x.real, 1), _constant(builder, x.real, 0))
+        return ComplexPair(_constant(builder, x.real, 1), _constant(builder, x.real, 0))
 
-    def multiply(a: Pair, b: Pair) -> Pair:
+    def multiply(a: ComplexPair, b: ComplexPair) -> ComplexPair:
         return mul(builder, a, b)
 
     positive = by_squaring(multiply, x, exponent if exponent > 0 else -exponent)
     return reciprocal(builder, positive) if exponent < 0 else positive
 
 
-def exp(builder: Builder, x: Pair) -> Pair:
+def exp(builder: Builder, x: ComplexPair) -> ComplexPair:
     """``e ** x``; real for a real number, with the sign of its zero imaginary part."""
     apply, select = builder.apply, builder.select
     zero, one = (_constant(builder, x.real, value) for value in (0, 1))
@@ -205,10 +207,10 @@ def exp(builder: Builder, x: Pair) -> Pair:
     is_undefined = apply("and", apply("eq", x.real, endless), apply("ne", real, real))
     real = select(is_undefined, endless, real)
     imag = component("sin", apply("mul", zero, apply("sin", angle)))
-    return Pair(real, select(is_real, x.imag, imag))
+    return ComplexPair(real, select(is_real, x.imag, imag))
 
 
-def log(builder: Builder, x: Pair) -> Pair:
+def log(builder: Builder, x: ComplexPair) -> ComplexPair:
     """Logarithm with imaginary part in [-pi, pi]."""
     apply, select = builder.apply, builder.select
     one, half = (_constant(builder, x.real, value) for value in (1, 0.5))
@@ -226,13 +228,13 @@ def log(builder: Builder, x: Pair) -> Pair:
     is_scaled = apply("or", is_huge, apply("lt", large, _constant(builder, x.real, 1 / _SCALE)))
     scale = select(is_huge, half, _constant(builder, x.real, _SCALE))
     shift = (_constant(builder, x.real, real_log(value)) for value in (2, 1 / _SCALE))
-    scaled = modulus(builder, Pair(apply("mul", a, scale), apply("mul", b, scale)))
+    scaled = modulus(builder, ComplexPair(apply("mul", a, scale), apply("mul", b, scale)))
     far = apply("log", select(is_scaled, scaled, size))
     far = select(is_scaled, apply("add", far, select(is_huge, *shift)), far)
-    return Pair(select(near, close, far), apply("atan2", x.imag, x.real))
+    return ComplexPair(select(near, close, far), apply("atan2", x.imag, x.real))
 
 
-def sqrt(builder: Builder, x: Pair) -> Pair:
+def sqrt(builder: Builder, x: ComplexPair) -> ComplexPair:
     """Square root with a nonnegative real part."""
     apply, select = builder.apply, builder.select
     zero, half, one = (_constant(builder, x.real, value) for value in (0, 0.5, 1))
@@ -245,7 +247,7 @@ def sqrt(builder: Builder, x: Pair) -> Pair:
         for small, large in ((_SCALE, 0.25), (_SCALE**-0.5, 2))
     )
     p, q = apply("mul", a, scale), apply("mul", b, scale)
-    total = apply("add", modulus(builder, Pair(p, q)), p)
+    total = apply("add", modulus(builder, ComplexPair(p, q)), p)
     large = apply("mul", apply("sqrt", apply("mul", total, half)), root)
     other = apply("mul", apply("div", b, large), half)
     other = select(apply("eq", large, zero), zero, other)
@@ -262,15 +264,15 @@ def sqrt(builder: Builder, x: Pair) -> Pair:
     real = select(apply("and", is_minus, is_finite), zero, real)
     imag = select(apply("and", is_minus, is_finite), apply("copysign", endless, x.imag), imag)
     imag = select(apply("and", is_plus, is_finite), apply("copysign", zero, x.imag), imag)
-    return Pair(real, imag)
+    return ComplexPair(real, imag)
 
 
-def rsqrt(builder: Builder, x: Pair) -> Pair:
+def rsqrt(builder: Builder, x: ComplexPair) -> ComplexPair:
     """``1 / sqrt(x)``."""
     return reciprocal(builder, sqrt(builder, x))
 
 
-def tanh(builder: Builder, x: Pair) -> Pair:
+def tanh(builder: Builder, x: ComplexPair) -> ComplexPair:
     """Compute the hyperbolic tangent."""
     apply, select = builder.apply, builder.select
     zero, one = (_constant(builder, x.real, value) for value in (0, 1))
@@ -296,10 +298,10 @@ def tanh(builder: Builder, x: Pair) -> Pair:
     real = select(apply("eq", x.real, zero), x.real, real)
     is_real = apply("eq", x.imag, zero)
     real = select(is_real, apply("tanh", x.real), real)
-    return Pair(real, select(is_real, x.imag, imag))
+    return ComplexPair(real, select(is_real, x.imag, imag))
 
 
-def sinh(builder: Builder, x: Pair) -> Pair:
+def sinh(builder: Builder, x: ComplexPair) -> ComplexPair:
     """The hyperbolic sine."""
     apply, select = builder.apply, builder.select
     sine, cosine, factor, is_odd = _grown(builder, x)
@@ -309,10 +311,10 @@ def sinh(builder: Builder, x: Pair) -> Pair:
     # Infinite with an undefined angle is positive, as in NumPy; C99 leaves its sign open.
     odd = select(apply("eq", x.real, zero), x.real, apply("abs", x.real))
     is_real = apply("eq", x.imag, zero)
-    return Pair(select(is_odd, odd, real), select(is_real, x.imag, imag))
+    return ComplexPair(select(is_odd, odd, real), select(is_real, x.imag, imag))
 
 
-def cosh(builder: Builder, x: Pair) -> Pair:
+def cosh(builder: Builder, x: ComplexPair) -> ComplexPair:
     """The hyperbolic cosine."""
     apply, select = builder.apply, builder.select
     zero, one = (_constant(builder, x.real, value) for value in (0, 1))
@@ -324,10 +326,12 @@ def cosh(builder: Builder, x: Pair) -> Pair:
     real = select(apply("and", is_odd, apply("not", is_zero)), apply("abs", x.real), real)
     imag = select(apply("and", is_odd, is_zero), x.real, imag)
     is_real = apply("eq", x.imag, zero)
-    return Pair(real, select(is_real, apply("mul", x.imag, apply("copysign", one, x.real)), imag))
+    return ComplexPair(
+        real, select(is_real, apply("mul", x.imag, apply("copysign", one, x.real)), imag)
+    )
 
 
-def _grown(builder: Builder, x: Pair) -> tuple[Value, Value, Value, Value]:
+def _grown(builder: Builder, x: ComplexPair) -> tuple[Value, Value, Value, Value]:
     """Hyperbolic sine and cosine of the real part, over a factor; and whether the angle is ignored.
 
     It is if the real part is 0 or infinite, and the angle infinite or nan.
@@ -347,31 +351,31 @@ def _grown(builder: Builder, x: Pair) -> tuple[Value, Value, Value, Value]:
     return sine, cosine, factor, apply("and", alone, apply("not", apply("is_finite", x.imag)))
 
 
-def _times_i(builder: Builder, x: Pair) -> Pair:
+def _times_i(builder: Builder, x: ComplexPair) -> ComplexPair:
     """``i x``."""
-    return Pair(builder.apply("neg", x.imag), x.real)
+    return ComplexPair(builder.apply("neg", x.imag), x.real)
 
 
-def _times_minus_i(builder: Builder, x: Pair) -> Pair:
+def _times_minus_i(builder: Builder, x: ComplexPair) -> ComplexPair:
     """``-i x``."""
-    return Pair(x.imag, builder.apply("neg", x.real))
+    return ComplexPair(x.imag, builder.apply("neg", x.real))
 
 
-def sin(builder: Builder, x: Pair) -> Pair:
+def sin(builder: Builder, x: ComplexPair) -> ComplexPair:
     """The sine: -i sinh(i x), and as in NumPy if the angle is undefined: positive if infinite."""
     apply = builder.apply
     out = _times_minus_i(builder, sinh(builder, _times_i(builder, x)))
     endless = _constant(builder, x.real, float("inf"))
     is_endless = apply("eq", apply("abs", out.imag), endless)
     is_open = apply("and", apply("ne", out.real, out.real), is_endless)
-    return Pair(out.real, builder.select(is_open, endless, out.imag))
+    return ComplexPair(out.real, builder.select(is_open, endless, out.imag))
 
 
-def cos(builder: Builder, x: Pair) -> Pair:
+def cos(builder: Builder, x: ComplexPair) -> ComplexPair:
     """The cosine: cosh(i x)."""
     return cosh(builder, _times_i(builder, x))
 
 
-def tan(builder: Builder, x: Pair) -> Pair:
+def tan(builder: Builder, x: ComplexPair) -> ComplexPair:
     """The tangent: -i tanh(i x)."""
     return _times_minus_i(builder, tanh(builder, _times_i(builder, x)))

@@ -14,7 +14,7 @@ from gpuflow.core.aval import ShapedArray, aval_of
 from gpuflow.core.lowering import Elementwise
 from gpuflow.core.rules import AxisData, Zero
 from gpuflow.core.types import Array, ArrayLike
-from gpuflow.kir.builder import Pair
+from gpuflow.kir.builder import ComplexPair
 from gpuflow.kir.scalar import compute_dtype
 from gpuflow.ops.define import define, linear_jvp, unary_transpose
 from gpuflow.ops.elementwise.identities import first_of, same, sink_broadcasts
@@ -126,9 +126,11 @@ def _convert_pair(builder: Any, values: Any, in_avals: Any, out_aval: Any, param
     if not dtypes.is_complex(out_aval.dtype):
         return convert_value(builder, x.real, out_aval.dtype)
     component_dtype = compute_dtype(out_aval.dtype.name)
-    if isinstance(x, Pair):
-        return Pair(builder.cast(x.real, component_dtype), builder.cast(x.imag, component_dtype))
-    return Pair(builder.cast(x, component_dtype), builder.const(component_dtype, 0))
+    if isinstance(x, ComplexPair):
+        return ComplexPair(
+            builder.cast(x.real, component_dtype), builder.cast(x.imag, component_dtype)
+        )
+    return ComplexPair(builder.cast(x, component_dtype), builder.const(component_dtype, 0))
 
 
 def _convert_simplify(eqn: Any, definition: Any, build: Any) -> Any:

@@ -216,7 +216,7 @@ def _body(context: Any, in_avals: Any, out: ShapedArray, params: Any) -> Any:
     if in_bounds is None:
         return value
     filling = _filling(params["fill_value"], x.dtype)
-    return builder.select(in_bounds, value, builder.number(value, filling))
+    return builder.select(in_bounds, value, builder.const_like(value, filling))
 
 
 def _partitionable(ins: Sequence[ShapedArray], out: ShapedArray, params: Any) -> Any:

@@ -227,7 +227,9 @@ def _gather_body(context: Any, in_avals: Any, out: ShapedArray, params: Any) -> 
         value = context.load(0, [*batch, builder.cast(index, "int64")], in_bounds)
     else:  # the row is clipped, so that there is something to read wherever there are rows
         value = context.load(0, [*batch, row, *row_indices])
-    return builder.select(in_bounds, value, builder.number(value, filling)) if is_filled else value
+    return (
+        builder.select(in_bounds, value, builder.const_like(value, filling)) if is_filled else value
+    )
 
 
 def filling_element(context: Any, indices: Sequence[Any], filling: Any) -> Any:
@@ -236,7 +238,7 @@ def filling_element(context: Any, indices: Sequence[Any], filling: Any) -> Any:
     A clipped index would be out of bounds as well.
     """
     value = context.load(0, indices, context.builder.const("bool", False))
-    return context.builder.number(value, filling)
+    return context.builder.const_like(value, filling)
 
 
 def _gather_partitionable(ins: Sequence[ShapedArray], out: ShapedArray, params: Any) -> Any:

@@ -123,7 +123,7 @@ def _concatenate_body(context: Any, in_avals: Any, out: ShapedArray, params: Any
             return context.load(index, indices)
         middle = (first + last) // 2
         is_before = builder.apply("lt", position, ends[filled[middle] - 1])
-        return builder.choose(
+        return builder.lazy_select(
             is_before, lambda: element(first, middle), lambda: element(middle, last)
         )
 
@@ -214,7 +214,7 @@ def _columns_body(context: Any, in_avals: Any, out: Any, params: Any) -> Any:
         if first == len(columns) - 1:
             return columns[first]
         is_before = builder.apply("lt", index, context.bound(last, first))
-        return builder.choose(is_before, lambda: columns[first], lambda: column(first + 1))
+        return builder.lazy_select(is_before, lambda: columns[first], lambda: column(first + 1))
 
     return column(0)
 

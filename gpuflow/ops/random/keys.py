@@ -13,7 +13,7 @@ from gpuflow.core.aval import KEY_DTYPES, KeyDType, ShapedArray
 from gpuflow.core.key_use import use_all, use_none
 from gpuflow.core.lowering import Elementwise, Indexed
 from gpuflow.core.primitive import Primitive
-from gpuflow.kir.builder import Pair
+from gpuflow.kir.builder import ComplexPair
 from gpuflow.ops.define import check_kind, define
 from gpuflow.ops.elementwise.nary import batch_elementwise, broadcast_shape, zero_jvp
 from gpuflow.ops.layout.transpose import move_axis
@@ -149,7 +149,7 @@ def _wrap_body(context: Any, in_avals: Any, out: ShapedArray, params: Any) -> An
     halves = [packed_key(builder, *data[k : k + 2]) for k in range(0, len(data), 2)]
     if len(halves) == 1:
         return halves[0]
-    return Pair(*[builder.apply("bitcast_float64", half) for half in halves])
+    return ComplexPair(*[builder.apply("bitcast_float64", half) for half in halves])
 
 
 def packed_key(builder: Any, k0: Any, k1: Any) -> Any:
@@ -198,7 +198,7 @@ def _unwrap_body(context: Any, in_avals: Any, out: ShapedArray, params: Any) -> 
     builder = context.builder
     key = context.element(0, range(rank))
     halves = [key]
-    if isinstance(key, Pair):
+    if isinstance(key, ComplexPair):
         halves = [builder.apply("bitcast_uint64", half) for half in (key.real, key.imag)]
     values = [value for half in halves for value in unpacked_key(builder, half)]
     selected = values[-1]

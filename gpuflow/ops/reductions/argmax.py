@@ -13,7 +13,7 @@ from gpuflow.base.errors import check
 from gpuflow.core.aval import ShapedArray, storage_name
 from gpuflow.core.lowering import TupleReduction
 from gpuflow.core.types import Array, ArrayLike, DTypeLike
-from gpuflow.kir.argmax import first_largest
+from gpuflow.kir.argmax import combine_argmax
 from gpuflow.kir.scalar import compute_dtype
 from gpuflow.ops.define import check_kind, define, is_ordered
 from gpuflow.ops.elementwise.nary import zero_jvp
@@ -112,7 +112,7 @@ def _argument_lowering(is_largest: bool) -> TupleReduction:
     def result(builder: Any, values: Sequence[Any], aval: ShapedArray) -> Any:
         return builder.cast(values[1], compute_dtype(storage_name(aval.dtype)))
 
-    return TupleReduction(element, init, first_largest, result)
+    return TupleReduction(element, init, combine_argmax, result)
 
 
 def _argument_reduction(name: str, is_largest: bool) -> Any:

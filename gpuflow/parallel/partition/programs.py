@@ -16,7 +16,7 @@ from gpuflow.base import dtypes
 from gpuflow.base.errors import UnpartitionedWarning
 from gpuflow.base.util import safe_zip
 from gpuflow.compiler.passes.program import inline
-from gpuflow.compiler.shardings import constrained
+from gpuflow.compiler.shardings import constrain_mesh_axes
 from gpuflow.core.blocks import Product
 from gpuflow.core.jaxpr import Atom, ClosedJaxpr, Eqn, Jaxpr, Literal, Var
 from gpuflow.core.lowering import block_of
@@ -225,7 +225,7 @@ class Partitioner:
         if not isinstance(sharding, NamedSharding) or sharding.mesh != memories.mesh:
             return operand
         requested = dim_axes_in(sharding, operand.aval.ndim, memories)
-        dim_axes = constrained(requested, sharding.spec, operand.dim_axes)
+        dim_axes = constrain_mesh_axes(requested, sharding.spec, operand.dim_axes)
         can_be_uneven = not dtypes.is_extended(operand.aval.dtype)
         dim_axes = tuple(
             names if is_even(size, names, memories) or (can_be_uneven and len(names) == 1) else ()

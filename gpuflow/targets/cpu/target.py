@@ -1,9 +1,12 @@
-"""The CPU target: its schedules, library providers and kernel printer in one object."""
+"""The CPU target: its schedules, library providers and kernel printer in one object.
+
+Tests: tests/targets/cpu/test_native_products.py, tests/compiler/test_explain.py.
+"""
 
 from __future__ import annotations
 
-from gpuflow.compiler.planning.plan import CallStep, Choice, KernelStep, kernels_of
-from gpuflow.compiler.target import PlainTarget, chosen
+from gpuflow.compiler.planning.plan import CallImplementation, CallStep, KernelStep, kernels_of
+from gpuflow.compiler.target import PlainTarget, choose_implementation
 from gpuflow.core.lowering import block_of
 from gpuflow.targets.cpu.codegen.schedules.pipeline import CPU_REWRITES, CPU_SCHEDULES
 from gpuflow.targets.cpu.library.table import PROVIDERS
@@ -16,9 +19,9 @@ class NativeTarget(PlainTarget):
     schedules = CPU_SCHEDULES
     rewrites = CPU_REWRITES
 
-    def choice_of(self, step: CallStep) -> Choice | None:
+    def implementation_of(self, step: CallStep) -> CallImplementation | None:
         """Return the native implementation of a library call; None if Python calls it."""
-        return chosen(PROVIDERS, block_of(step.eqn), step, self)
+        return choose_implementation(PROVIDERS, block_of(step.eqn), step, self)
 
     def texts_of(self, step: KernelStep) -> list[str]:
         """Return the printed loop program of each of a step's kernels."""

@@ -2,6 +2,8 @@
 
 It is for tests and debugging without a GPU. The driver, programs and kernels are those of a real
 GPU. Errors that are silent on a GPU, such as loads out of bounds, raise.
+
+Tests: tests/targets/cuda_sim/test_cuda_sim.py.
 """
 
 from __future__ import annotations
@@ -23,10 +25,10 @@ from gpuflow.base.config import config
 from gpuflow.base.recording import clock
 from gpuflow.core.epilogues import Epilogue, aux_type, with_epilogue
 from gpuflow.runtime.device_array import DeviceArray
-from gpuflow.targets.cuda.codegen.build import Touched
-from gpuflow.targets.cuda.codegen.cached import DEFAULT_COMPUTE_CAPABILITY
+from gpuflow.targets.cuda.codegen.build import KernelArrayAccess
+from gpuflow.targets.cuda.codegen.cached_builds import DEFAULT_COMPUTE_CAPABILITY
 from gpuflow.targets.cuda.codegen.schedules.launch_config import Dim
-from gpuflow.targets.cuda.library.dnn.calls import DeepLibrary
+from gpuflow.targets.cuda.library.dnn.calls import DnnLibrary
 from gpuflow.targets.cuda.library.launch_binding import most_shared_bytes
 from gpuflow.targets.cuda.runtime.driver.api import (
     BuiltKernel,
@@ -36,23 +38,23 @@ from gpuflow.targets.cuda.runtime.driver.api import (
     LoadedKernel,
 )
 from gpuflow.targets.cuda.runtime.driver.driver import GpuDriver
+from gpuflow.targets.cuda_sim.isolated_kernel import IsolatedKernel
 from gpuflow.targets.cuda_sim.recording import SimGraph, current, recorded_work
 from gpuflow.targets.cuda_sim.sim_kernel import SimKernel
-from gpuflow.targets.cuda_sim.watched import WatchedKernel
 from ptxsim.checks import THOROUGH, Checks
 from ptxsim.kernel import PtxModule
 from ptxsim.memory import DeviceMemory
 from ptxsim.rounding import tf32_of
 from ptxsim.types import F32
 
-PROCESSORS = 2  # few multiprocessors, so that grids are small
+PROCESSOR_COUNT = 2  # few multiprocessors, so that grids are small
 USUAL_CHECKS = Checks(uninitialized_global=True)
 
 
 class _SimEpilogues:
     """Offers all epilogues; ``SimApi.gemm_with`` computes them in NumPy."""
 
-    def offers(self, epilogue: Epilogue, dtype: np.dtype, reduced: bool) -> bool:
+    def supports(self, epilogue: Epilogue, dtype: np.dtype, reduced: bool) -> bool:
         """Whether cublasLt supports the dtype."""
         del epilogue, reduced
         return dtype.name in ("float32", "float16", "bfloat16")
@@ -73,16 +75,16 @@ class SimApi:
     Attributes:
         memory: the device memory.
         checks: the checks that launches make.
-        loaded: kernels that are loaded.
+        loaded: kernels that are loaded; ``unload`` removes them.
     """
 
     name = "the simulated GPU"
     compute_capability: tuple[int, int] = DEFAULT_COMPUTE_CAPABILITY
-    processors: int = PROCESSORS
+    processors: int = PROCESSOR_COUNT
     xp: Any = np
     synchronous = True
-    deep_library: DeepLibrary | None = None  # tests set one
-    chooser: DeepLibrary | None = None
+    dnn_library: DnnLibrary | None = None  # tests set one
+    planning_library: DnnLibrary | None = None
     epilogues: Epilogues | None = SIM_EPILOGUES
 
     def __init__(self, capacity: int | None = None) -> None:
@@ -128,7 +130,7 @@ class SimApi:
     def timed_event(self, stream: int) -> SimpleNamespace:
         """An event with the current time."""
         event = SimpleNamespace()
-        self._do(stream, lambda: event.__setattr__("time", clock()))
+        self._submit(stream, lambda: event.__setattr__("time", clock()))
         return event
 
     def nanoseconds(self, first: SimpleNamespace, second: SimpleNamespace) -> int:
@@ -197,51 +199,68 @@ class SimApi:
         slots: array[int],
         stream: int,
         shared_bytes: int = 0,
-        touches: Sequence[Touched] | None = None,
+        array_accesses: Sequence[KernelArrayAccess] | None = None,
     ) -> Callable[[], None]:
-        """A launch that runs the whole grid."""
+        """Return a launch of the whole grid; ``slots`` are read when it is called.
+
+        Args:
+            kernel: a kernel that ``load`` returned.
+            grid, block: numbers of blocks and threads.
+            slots: the argument block, a 64-bit value per parameter.
+            stream: the stream of the launch.
+            shared_bytes: dynamic shared memory of a block.
+            array_accesses: the arrays of a user's kernel, which ``IsolatedKernel`` then checks;
+                None: a kernel of gpuflow.
+        """
 
         def run() -> None:
             self._check_current()
-            loaded: SimKernel = kernel.function
-            loaded.check_shared(shared_bytes)
+            sim_kernel: SimKernel = kernel.function
+            sim_kernel.check_shared(shared_bytes)
             parameters = np.frombuffer(slots, np.uint64).copy()  # CUDA reads parameters at the call
-            launch = partial(self._launch, loaded, grid, block, parameters, shared_bytes, touches)
-            self._give(stream, launch)
+            launch = partial(
+                self._launch, sim_kernel, grid, block, parameters, shared_bytes, array_accesses
+            )
+            self._enqueue(stream, launch)
 
         return run
 
     def _launch(
         self,
-        loaded: SimKernel,
+        sim_kernel: SimKernel,
         grid: Dim,
         block: Dim,
         slots: np.ndarray,
         shared_bytes: int,
-        touches: Sequence[Touched] | None,
+        array_accesses: Sequence[KernelArrayAccess] | None,
     ) -> None:
         """Run a launch; as on a GPU, an enqueued launch does not keep its module loaded."""
-        name = loaded.kernel.program.name
-        assert loaded in self.loaded, f"the module of {name} was unloaded before it ran"
-        ptx = loaded.kernel if touches is None else WatchedKernel(loaded.kernel, touches)
-        ptx.launch(grid, block, slots, self.memory, shared_bytes, self.checks)
+        name = sim_kernel.kernel.program.name
+        assert sim_kernel in self.loaded, f"the module of {name} was unloaded before it ran"
+        launched_kernel: Any = sim_kernel.kernel
+        if array_accesses is not None:
+            launched_kernel = IsolatedKernel(sim_kernel.kernel, array_accesses)
+        launched_kernel.launch(grid, block, slots, self.memory, shared_bytes, self.checks)
 
-    def _give(self, stream: int, work: Callable[[], object]) -> None:
-        """Run work, or add it to the current recording."""
+    def _enqueue(self, stream: int, work: Callable[[], object]) -> None:
+        """Submit work to a stream, or add it to the thread's current recording."""
         if current.recording is not None:
             current.recording.append(work)
         else:
-            self._do(stream, work)
+            self._submit(stream, work)
 
-    def _do(self, stream: int, work: Callable[[], object]) -> None:
+    def _submit(self, stream: int, work: Callable[[], object]) -> None:
+        """Run work at once. Threads take turns, as kernels share scratch memory and counters."""
         del stream
-        with self._order:  # one at a time, as kernels share scratch memory and counters
+        with self._order:
             work()
 
     def record(self, stream: int, work: Sequence[Callable[[], Any] | LibraryWork]) -> SimGraph:
         """Record the operations on the stream that the work would do."""
         calls = [partial(one.run, stream) if isinstance(one, LibraryWork) else one for one in work]
-        return SimGraph([recorded_work(one) for one in calls], lambda one: self._do(stream, one))
+        return SimGraph(
+            [recorded_work(one) for one in calls], lambda one: self._submit(stream, one)
+        )
 
     @contextmanager
     def library(self, stream: int) -> Iterator[None]:
@@ -253,7 +272,7 @@ class SimApi:
         """A NumPy array on device memory."""
         if data.size == 0:
             return np.empty(data.shape, data.dtype)
-        low, high = _span(data)
+        low, high = _byte_range(data)
         memory: Any = self.memory.view(data.address + low, high - low)
         return np.ndarray(data.shape, data.dtype, memory, -low, data.byte_strides)
 
@@ -262,35 +281,39 @@ class SimApi:
 
         If allowed, operands are rounded to TF32, as tensor cores do.
         """
-        one = _steps(gemm.left_transposed, gemm.left_leading, gemm.left_step)
-        two = _steps(gemm.right_transposed, gemm.right_leading, gemm.right_step)
-        out = (gemm.out_step, gemm.n, 1)
-        wide = np.promote_types(gemm.dtype, np.float32)
+        left_strides = _matrix_strides(gemm.left_transposed, gemm.left_leading, gemm.left_step)
+        right_strides = _matrix_strides(gemm.right_transposed, gemm.right_leading, gemm.right_step)
+        out_strides = (gemm.out_step, gemm.n, 1)
+        accumulator_dtype = np.promote_types(gemm.dtype, np.float32)
 
         def work(left: int, right: int, target: int) -> None:
-            a = self._matrices(left, gemm.dtype, (gemm.count, gemm.m, gemm.k), one)
-            b = self._matrices(right, gemm.dtype, (gemm.count, gemm.k, gemm.n), two)
-            c = self._matrices(target, gemm.out_dtype, (gemm.count, gemm.m, gemm.n), out)
+            a = self._matrices(left, gemm.dtype, (gemm.count, gemm.m, gemm.k), left_strides)
+            b = self._matrices(right, gemm.dtype, (gemm.count, gemm.k, gemm.n), right_strides)
+            c = self._matrices(target, gemm.out_dtype, (gemm.count, gemm.m, gemm.n), out_strides)
             with np.errstate(all="ignore"):
-                a, b = (_multiplied(x, wide, gemm.reduced) for x in (a, b))
+                a, b = (_as_multiplicand(x, accumulator_dtype, gemm.reduced) for x in (a, b))
                 c[...] = np.matmul(a, b).astype(gemm.out_dtype)
 
         def multiply(left: int, right: int, target: int, recorded: int = stream) -> None:
             self._check_current()
-            self._give(recorded, lambda: work(left, right, target))
+            self._enqueue(recorded, lambda: work(left, right, target))
 
         return multiply
 
     def gemm_with(self, gemm: Gemm, epilogue: Epilogue, stream: int) -> Callable[..., None]:
         """Bind a GEMM with an epilogue in NumPy, in float32."""
-        one = _steps(gemm.left_transposed, gemm.left_leading, 0)
-        two = _steps(gemm.right_transposed, gemm.right_leading, 0)
+        left_strides = _matrix_strides(gemm.left_transposed, gemm.left_leading, 0)
+        right_strides = _matrix_strides(gemm.right_transposed, gemm.right_leading, 0)
         m, n, dtype = gemm.m, gemm.n, gemm.dtype
 
         def work(left: int, right: int, target: int, bias: int, aux: int) -> None:
-            (a,) = _multiplied(self._matrices(left, dtype, (1, m, gemm.k), one), F32, gemm.reduced)
-            (b,) = _multiplied(self._matrices(right, dtype, (1, gemm.k, n), two), F32, gemm.reduced)
-            vector = self._flat(bias, dtype, n) if epilogue.bias else None
+            (a,) = _as_multiplicand(
+                self._matrices(left, dtype, (1, m, gemm.k), left_strides), F32, gemm.reduced
+            )
+            (b,) = _as_multiplicand(
+                self._matrices(right, dtype, (1, gemm.k, n), right_strides), F32, gemm.reduced
+            )
+            bias_array = self._flat(bias, dtype, n) if epilogue.bias else None
             aux_array = None
             if epilogue.keeps or epilogue.gradient:
                 (rows, columns), kind = aux_type(epilogue, m, n, dtype)
@@ -299,10 +322,10 @@ class SimApi:
             with np.errstate(all="ignore"):
                 if epilogue.gradient:
                     result, sums = with_epilogue(np, epilogue, product, aux=aux_array)
-                    if vector is not None:
-                        vector[...] = sums.astype(dtype)
+                    if bias_array is not None:
+                        bias_array[...] = sums.astype(dtype)
                 else:
-                    result, extra = with_epilogue(np, epilogue, product, vector)
+                    result, extra = with_epilogue(np, epilogue, product, bias_array)
                     if aux_array is not None:
                         aux_array[...] = extra.astype(aux_array.dtype)
             self._flat(target, dtype, m * n).reshape(m, n)[...] = result.astype(dtype)
@@ -311,21 +334,26 @@ class SimApi:
             left: int, right: int, target: int, bias: int, aux: int, recorded: int = stream
         ) -> None:
             self._check_current()
-            self._give(recorded, lambda: work(left, right, target, bias, aux))
+            self._enqueue(recorded, lambda: work(left, right, target, bias, aux))
 
         return multiply
 
     def _flat(self, address: int, dtype: np.dtype, count: int) -> np.ndarray:
-        """A vector in device memory."""
+        """A vector of ``count`` elements in device memory."""
         memory: Any = self.memory.view(address, count * dtype.itemsize)
         return np.ndarray((count,), dtype, memory)
 
     def _matrices(
-        self, address: int, dtype: np.dtype, shape: tuple[int, ...], steps: tuple[int, ...]
+        self,
+        address: int,
+        dtype: np.dtype,
+        shape: tuple[int, ...],
+        element_strides: tuple[int, ...],
     ) -> np.ndarray:
-        strides = tuple(step * dtype.itemsize for step in steps)
-        last = sum((n - 1) * s for n, s in zip(shape, strides, strict=True))
-        memory: Any = self.memory.view(address, last + dtype.itemsize)
+        """A strided array in device memory; strides count elements and are not negative."""
+        strides = tuple(step * dtype.itemsize for step in element_strides)
+        last_offset = sum((n - 1) * s for n, s in zip(shape, strides, strict=True))
+        memory: Any = self.memory.view(address, last_offset + dtype.itemsize)
         return np.ndarray(shape, dtype, memory, 0, strides)
 
     def free_library_memory(self) -> None:
@@ -359,21 +387,24 @@ class _Allocation:
         weakref.finalize(self, memory.free, self.ptr).atexit = False
 
 
-def _steps(transposed: bool, leading: int, step: int) -> tuple[int, ...]:
+def _matrix_strides(transposed: bool, leading: int, step: int) -> tuple[int, ...]:
     """Strides in elements along matrices of a batch, rows and columns."""
     return (step, 1, leading) if transposed else (step, leading, 1)
 
 
-def _multiplied(x: np.ndarray, wide: np.dtype, reduced: bool) -> np.ndarray:
-    """Matrices in the accumulator's dtype; if ``reduced``, rounded to TF32 per component."""
-    x = np.ascontiguousarray(x, wide)
-    return tf32_of(x.view(F32), "rna").view(wide) if reduced else x
+def _as_multiplicand(x: np.ndarray, accumulator_dtype: np.dtype, reduced: bool) -> np.ndarray:
+    """Matrices in the accumulator's dtype; if ``reduced``, rounded to TF32 per component.
+
+    With ``reduced``, that dtype must consist of float32: complex64 or float32.
+    """
+    x = np.ascontiguousarray(x, accumulator_dtype)
+    return tf32_of(x.view(F32), "rna").view(accumulator_dtype) if reduced else x
 
 
-def _span(data: DeviceArray) -> tuple[int, int]:
+def _byte_range(data: DeviceArray) -> tuple[int, int]:
     """First byte of a nonempty array, and its exclusive end, relative to its address."""
-    steps = [(n - 1) * s for n, s in zip(data.shape, data.byte_strides, strict=True)]
-    low, high = sum(min(step, 0) for step in steps), sum(max(step, 0) for step in steps)
+    spans = [(n - 1) * s for n, s in zip(data.shape, data.byte_strides, strict=True)]
+    low, high = sum(min(span, 0) for span in spans), sum(max(span, 0) for span in spans)
     return low, high + data.dtype.itemsize
 
 

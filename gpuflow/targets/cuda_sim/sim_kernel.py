@@ -2,6 +2,8 @@
 
 Source: NVIDIA, CUDA Driver API: CU_FUNC_ATTRIBUTE_MAX_DYNAMIC_SHARED_SIZE_BYTES,
 cuFuncSetAttribute.
+
+Tests: tests/targets/cuda/test_block_programs.py.
 """
 
 from __future__ import annotations
@@ -9,7 +11,7 @@ from __future__ import annotations
 from ptxsim.faults import PtxError
 from ptxsim.kernel import PtxKernel
 
-MOST_SHARED_BY_DEFAULT = 48 << 10
+DEFAULT_SHARED_BYTES = 48 << 10  # most shared memory of a block without ``allow_shared``
 
 
 class SimKernel:
@@ -17,38 +19,41 @@ class SimKernel:
 
     Args:
         kernel: the parsed kernel.
-        most_shared: Bytes of shared memory that a block of the device may have.
+        max_shared_bytes: most shared memory of a block of the device, static and dynamic.
     """
 
-    def __init__(self, kernel: PtxKernel, most_shared: int) -> None:
-        self.kernel, self._most_shared = kernel, most_shared
+    def __init__(self, kernel: PtxKernel, max_shared_bytes: int) -> None:
+        self.kernel, self._max_shared_bytes = kernel, max_shared_bytes
         # Static and dynamic memory share the limit, by the header's definition.
-        self._most_dynamic = MOST_SHARED_BY_DEFAULT - kernel.program.shared_bytes
+        self._max_dynamic_bytes = DEFAULT_SHARED_BYTES - kernel.program.shared_bytes
 
-    def allow_shared(self, count: int) -> None:
-        """Set the limit of dynamic shared memory.
+    def allow_shared(self, byte_count: int) -> None:
+        """Set the limit of dynamic shared memory to ``byte_count``.
 
         Raises:
             PtxError: if static and dynamic memory exceed the shared memory of a block.
         """
         static_bytes = self.kernel.program.shared_bytes
-        if static_bytes + count > self._most_shared:
-            raise self._refused(f"at most {self._most_shared}", count, "use smaller tiles")
-        self._most_dynamic = count
+        if static_bytes + byte_count > self._max_shared_bytes:
+            raise self._refused(
+                f"at most {self._max_shared_bytes}", byte_count, "use smaller tiles"
+            )
+        self._max_dynamic_bytes = byte_count
 
-    def check_shared(self, count: int) -> None:
+    def check_shared(self, byte_count: int) -> None:
         """Check the dynamic shared memory of a launch, as CUDA does.
 
         Raises:
             PtxError: if it exceeds the limit.
         """
-        if count > self._most_dynamic:
-            limit = f"at most {self._most_dynamic} dynamic"
-            raise self._refused(limit, count, "allow it before the launch (allow_shared)")
+        if byte_count > self._max_dynamic_bytes:
+            limit = f"at most {self._max_dynamic_bytes} dynamic"
+            raise self._refused(limit, byte_count, "allow it before the launch (allow_shared)")
 
-    def _refused(self, limit: str, count: int, fix: str) -> PtxError:
+    def _refused(self, limit: str, byte_count: int, fix: str) -> PtxError:
         program = self.kernel.program
+        got = f"{program.shared_bytes} static and {byte_count} dynamic"
         return PtxError(
             f"[ptx {program.name}] CUDA_ERROR_INVALID_VALUE: a block may have {limit} bytes of "
-            f"shared memory; got {program.shared_bytes} static and {count} dynamic. Fix: {fix}."
+            f"shared memory; got {got}. Fix: {fix}."
         )

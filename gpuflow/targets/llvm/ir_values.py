@@ -3,6 +3,8 @@
 An ``IRValue`` is one LLVM value with its compute dtype. The scalar functions of the CPU target
 (``scalar_functions``) are formulas on such values. They become a few inline instructions, which
 compile faster than calls of helper functions.
+
+Tests: tests/targets/cpu/test_cpu_functions.py.
 """
 
 from __future__ import annotations
@@ -21,12 +23,13 @@ else:
 
 _FLOATS = ("float32", "float64")
 # LLVM's only fast-math flag here: a product and a sum may become one fused multiply-add.
-_FLAGS = ("contract",)
+_FAST_MATH_FLAGS = ("contract",)
 
 Number = bool | int | float
-# An ir.Value. It is Any because llvmlite has no type hints, and type checkers infer wrong types:
-# None for most instructions of the builder, and an ir.Value without its ``type``.
-Instruction = Any
+# An ir.Value: an instruction, a constant or an argument. It is Any because llvmlite has no type
+# hints, and type checkers infer wrong types: None for most instructions of the builder, and an
+# ir.Value without its ``type``.
+LlvmValue = Any
 
 
 def llvm_type(dtype: str, width: int = 1) -> ir.Type:
@@ -39,7 +42,7 @@ def llvm_type(dtype: str, width: int = 1) -> ir.Type:
 
 
 def bits(dtype: str) -> int:
-    """The width of a compute dtype in bits; a bool is an i1."""
+    """The width of a compute dtype in bits; a bool is an i1, an "int64" has 64."""
     return 1 if dtype == "bool" else int(dtype.lstrip("abcdefghijklmnopqrstuvwxyz"))
 
 
@@ -58,11 +61,17 @@ class IRValue:
     """An SSA value of LLVM: a scalar or a vector. Operators emit instructions at ``builder``.
 
     Both operands of an operator must have the same dtype and width; a Python number is converted
-    to a constant of them.
+    to a constant of them. ``/`` is for floats; ``&``, ``|``, ``^``, ``<<`` and ``>>`` are for
+    integers and bools. Shift counts must be less than the width in bits.
+
+    Attributes:
+        builder: inserts the instructions.
+        value: the LLVM value, of type ``llvm_type(dtype, width)``.
+        dtype: compute dtype.
     """
 
     builder: ir.IRBuilder
-    value: Instruction
+    value: LlvmValue
     dtype: str
 
     def constant(self, number: Number) -> IRValue:
@@ -79,7 +88,7 @@ class IRValue:
         """The LLVM type of another dtype with this value's width."""
         return llvm_type(dtype, self.width)
 
-    def like(self, value: Instruction) -> IRValue:
+    def like(self, value: LlvmValue) -> IRValue:
         """Wrap an LLVM value, with this value's dtype."""
         return IRValue(self.builder, value, self.dtype)
 
@@ -88,34 +97,34 @@ class IRValue:
         """Whether the value is a constant."""
         return isinstance(self.value, ir.Constant)
 
-    def _other(self, other: IRValue | Number) -> Instruction:
+    def _operand(self, other: IRValue | Number) -> LlvmValue:
         return other.value if isinstance(other, IRValue) else self.constant(other).value
 
-    def _arithmetic(self, name: str, left: Instruction, right: Instruction) -> IRValue:
+    def _arithmetic(self, name: str, left: LlvmValue, right: LlvmValue) -> IRValue:
         if is_float(self.dtype):
-            return self.like(getattr(self.builder, "f" + name)(left, right, flags=_FLAGS))
+            return self.like(getattr(self.builder, "f" + name)(left, right, flags=_FAST_MATH_FLAGS))
         return self.like(getattr(self.builder, name)(left, right))
 
     def __add__(self, other: IRValue | Number) -> IRValue:
-        return self._arithmetic("add", self.value, self._other(other))
+        return self._arithmetic("add", self.value, self._operand(other))
 
     def __radd__(self, other: Number) -> IRValue:
         return self + other
 
     def __sub__(self, other: IRValue | Number) -> IRValue:
-        return self._arithmetic("sub", self.value, self._other(other))
+        return self._arithmetic("sub", self.value, self._operand(other))
 
     def __rsub__(self, other: Number) -> IRValue:
         return self.constant(other) - self
 
     def __mul__(self, other: IRValue | Number) -> IRValue:
-        return self._arithmetic("mul", self.value, self._other(other))
+        return self._arithmetic("mul", self.value, self._operand(other))
 
     def __rmul__(self, other: Number) -> IRValue:
         return self * other
 
     def __truediv__(self, other: IRValue | Number) -> IRValue:
-        return self.like(self.builder.fdiv(self.value, self._other(other)))
+        return self.like(self.builder.fdiv(self.value, self._operand(other)))
 
     def __rtruediv__(self, other: Number) -> IRValue:
         return self.constant(other) / self
@@ -126,21 +135,21 @@ class IRValue:
         return self.like(self.builder.neg(self.value))
 
     def __and__(self, other: IRValue | Number) -> IRValue:
-        return self.like(self.builder.and_(self.value, self._other(other)))
+        return self.like(self.builder.and_(self.value, self._operand(other)))
 
     def __or__(self, other: IRValue | Number) -> IRValue:
-        return self.like(self.builder.or_(self.value, self._other(other)))
+        return self.like(self.builder.or_(self.value, self._operand(other)))
 
     def __xor__(self, other: IRValue | Number) -> IRValue:
-        return self.like(self.builder.xor(self.value, self._other(other)))
+        return self.like(self.builder.xor(self.value, self._operand(other)))
 
     def __lshift__(self, other: IRValue | Number) -> IRValue:
-        return self.like(self.builder.shl(self.value, self._other(other)))
+        return self.like(self.builder.shl(self.value, self._operand(other)))
 
     def __rshift__(self, other: IRValue | Number) -> IRValue:
         """Shift right: logical for unsigned integers, arithmetic for signed ones."""
         shift = self.builder.ashr if is_signed(self.dtype) else self.builder.lshr
-        return self.like(shift(self.value, self._other(other)))
+        return self.like(shift(self.value, self._operand(other)))
 
     def __lt__(self, other: IRValue | Number) -> IRValue:
         return self._compare("<", other)
@@ -163,7 +172,7 @@ class IRValue:
         return self._compare("!=", other)
 
     def _compare(self, operator: str, other: IRValue | Number) -> IRValue:
-        right = self._other(other)
+        right = self._operand(other)
         if is_float(self.dtype):
             ordered = operator != "!="
             emit = self.builder.fcmp_ordered if ordered else self.builder.fcmp_unordered
@@ -178,7 +187,7 @@ class IRValue:
         return self.differs(self)
 
     def bitcast(self, dtype: str) -> IRValue:
-        """The same bits as another dtype of the same width."""
+        """The same bits as another dtype with as many bits."""
         return IRValue(self.builder, self.builder.bitcast(self.value, self.type_of(dtype)), dtype)
 
     def intrinsic(self, name: str, *others: IRValue) -> IRValue:
@@ -207,12 +216,12 @@ def intrinsic(
         parameters: types of the operands.
         overloads: types in the name's suffix, in order; empty: the result's type.
     """
-    full = ".".join(["llvm", name, *map(_spelled, overloads or [result])])
-    declared = module.globals.get(full)
-    return declared or ir.Function(module, ir.FunctionType(result, parameters), full)
+    full_name = ".".join(["llvm", name, *map(_overload_suffix, overloads or [result])])
+    declared = module.globals.get(full_name)
+    return declared or ir.Function(module, ir.FunctionType(result, parameters), full_name)
 
 
-def _spelled(kind: ir.Type) -> str:
+def _overload_suffix(kind: ir.Type) -> str:
     """The suffix for a type in an intrinsic's name, such as ``v8f32``."""
     if isinstance(kind, ir.VectorType):
         return f"v{kind.count}{kind.element.intrinsic_name}"
@@ -234,32 +243,32 @@ def _cached_constant(dtype: str, number: str, width: int) -> ir.Constant:
 
 
 def _constant(dtype: str, number: float, width: int) -> ir.Constant:
-    single = ir.Constant(llvm_type(dtype), number)
-    return single if width == 1 else repeated(single, width)
+    scalar_constant = ir.Constant(llvm_type(dtype), number)
+    return scalar_constant if width == 1 else splat_constant(scalar_constant, width)
 
 
 @cache
-def counted(dtype: str, start: int, width: int, step: int = 1) -> ir.Constant:
+def step_vector(dtype: str, start: int, width: int, step: int = 1) -> ir.Constant:
     """The constant vector ``step * (start + k)`` for 0 <= k < ``width``."""
     multiples = [step * k for k in range(start, start + width)]
     return ir.Constant(llvm_type(dtype, width), multiples)
 
 
-def shuffle_mask(numbers: Iterable[int]) -> ir.Constant:
-    """The mask operand of a shufflevector."""
-    listed = list(numbers)
-    return ir.Constant(llvm_type("int32", len(listed)), listed)
+def shuffle_mask(indices: Iterable[int]) -> ir.Constant:
+    """The mask operand of a shufflevector: the index of each element of its result."""
+    index_list = list(indices)
+    return ir.Constant(llvm_type("int32", len(index_list)), index_list)
 
 
-def repeated(single: ir.Constant, width: int) -> ir.Constant:
+def splat_constant(scalar: ir.Constant, width: int) -> ir.Constant:
     """The splat of a constant."""
-    return ir.Constant(ir.VectorType(single.type, width), (single,) * width)
+    return ir.Constant(ir.VectorType(scalar.type, width), (scalar,) * width)
 
 
 def splat(x: IRValue, width: int) -> IRValue:
     """Broadcast a scalar to all elements of a vector."""
     if isinstance(x.value, ir.Constant):
-        return x.like(repeated(x.value, width))
+        return x.like(splat_constant(x.value, width))
     builder = x.builder
     undefined = ir.Constant(ir.VectorType(x.value.type, width), ir.Undefined)
     first = builder.insert_element(undefined, x.value, _cached_constant("int32", "0", 1))
@@ -280,7 +289,10 @@ def select(predicate: IRValue, on_true: IRValue, on_false: IRValue | Number) -> 
 
 
 def polynomial(x: IRValue, coefficients: Sequence[float]) -> IRValue:
-    """Evaluate a polynomial by Horner's rule; the highest power's coefficient comes first."""
+    """Evaluate a polynomial by Horner's rule; the highest power's coefficient comes first.
+
+    ``coefficients`` must not be empty.
+    """
     result = x.constant(coefficients[0])
     for coefficient in coefficients[1:]:
         result = result * x + coefficient
@@ -309,7 +321,7 @@ def cast(x: IRValue, dtype: str) -> IRValue:
     return IRValue(builder, value, dtype)
 
 
-def _from_float(x: IRValue, dtype: str) -> Instruction:
+def _from_float(x: IRValue, dtype: str) -> LlvmValue:
     builder, kind = x.builder, x.type_of(dtype)
     if is_float(dtype):
         widen = bits(dtype) > bits(x.dtype)

@@ -11,20 +11,20 @@ import numpy as np
 from gpuflow.kir.scalar import FUNCTIONS, compute_dtype
 from gpuflow.targets.cpu.codegen.loops.nodes import (
     Assign,
+    BinaryOperation,
+    BoolLiteral,
     Branch,
     Call,
+    CallStatement,
     Convert,
     Expression,
-    Literal,
+    IntLiteral,
     Loop,
     Name,
-    Number,
-    Operation,
-    Prefix,
     Program,
-    Run,
     Statement,
-    Truth,
+    TypedLiteral,
+    UnaryOperation,
 )
 
 OPERATORS: Mapping[str, Callable] = {
@@ -76,7 +76,7 @@ class Reference:
             match statement:
                 case Assign((name,), value):
                     self._values[name] = self._value(value)
-                case Run(call):
+                case CallStatement(call):
                     self._value(call)
                 case Branch(test, then, otherwise):
                     self._run(then if self._value(test) else otherwise)
@@ -91,19 +91,19 @@ class Reference:
         match node:
             case Name(name):
                 return self._values[name]
-            case Literal(number):
+            case IntLiteral(number):
                 return np.int64(number)
-            case Truth(truth):
+            case BoolLiteral(truth):
                 return np.bool_(truth)
-            case Number(number, dtype):
+            case TypedLiteral(number, dtype):
                 return np.dtype(dtype).type(number)
-            case Operation(symbol, left, right):
+            case BinaryOperation(symbol, left, right):
                 a, b = self._value(left), self._value(right)
                 assert a.dtype == b.dtype, (symbol, a.dtype, b.dtype)
                 return OPERATORS[symbol](a, b)
-            case Prefix("not" | "~", operand):
+            case UnaryOperation("not" | "~", operand):
                 return ~self._value(operand)
-            case Prefix(_, operand):
+            case UnaryOperation(_, operand):
                 return -self._value(operand)
             case Convert(dtype, operand):
                 return self._value(operand).astype(dtype)

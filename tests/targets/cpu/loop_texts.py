@@ -8,7 +8,7 @@ import numpy as np
 
 from gpuflow.targets.cpu.codegen import vector_loops
 from gpuflow.targets.cpu.codegen.build import build_cpu, load_cpu
-from gpuflow.targets.cpu.codegen.loop_compiler import module_of
+from gpuflow.targets.cpu.codegen.loop_compiler import compile_module
 from gpuflow.targets.cpu.codegen.loops.parser import parsed_source
 from gpuflow.targets.cpu.codegen.processor import cpu_target
 
@@ -44,8 +44,8 @@ def called(text, *arrays, size):
 
 def vectors(text):
     """How many vectors the loops of a text take a turn, or None: they are left to LLVM."""
-    written = module_of(text)
-    if not written.is_final:
+    written = compile_module(text)
+    if not written.is_fully_vectorized:
         return None
     inside = re.search(r"^bulk:(.*?)br i1", str(written), re.DOTALL | re.MULTILINE)
     return (inside[1].count("store") or inside[1].count(" load ")) if inside else 0

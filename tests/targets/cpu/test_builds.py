@@ -16,9 +16,9 @@ import gpuflow.numpy as jnp
 from gpuflow import lax
 from gpuflow.scipy import special
 from gpuflow.targets.cpu.codegen import loop_compiler, vector_loops
-from gpuflow.targets.cpu.codegen.build import _level
-from gpuflow.targets.cpu.codegen.loop_compiler import module_of
-from gpuflow.targets.cpu.codegen.machine_code import AS_WRITTEN, compiled
+from gpuflow.targets.cpu.codegen.build import _optimization_level
+from gpuflow.targets.cpu.codegen.loop_compiler import compile_module
+from gpuflow.targets.cpu.codegen.machine_code import SIMPLIFY_ONLY, compile_ir
 from gpuflow.targets.cpu.runtime.kernels import print_cpu
 
 
@@ -44,7 +44,9 @@ def plain(monkeypatch):
 
 
 def levels(function, shape):
-    return {_level(source, module_of(source)) for source in sources(function, shape)}
+    return {
+        _optimization_level(source, compile_module(source)) for source in sources(function, shape)
+    }
 
 
 PROGRAMS = {
@@ -76,7 +78,7 @@ def test_levels(name, plain):
 )
 def test_vectors_at_once(function, shapes, count, plain):
     (source,) = sources(function, *shapes)
-    module = str(module_of(source))
+    module = str(compile_module(source))
     assert [int(n) for n in re.findall(r'interleave\.count", i32 (\d)', module)] == count
 
 
@@ -93,7 +95,7 @@ def test_long_loops_that_are_scalar_in_part_get_a_width(function, widths, monkey
     """LLVM overestimates gathers and calls; a search in a million elements took twice as long."""
     set_masks(monkeypatch, True)
     monkeypatch.setattr(loop_compiler, "cpu_target", vector_loops.cpu_target)
-    modules = [str(module_of(source)) for source in sources(function, (1000,))]
+    modules = [str(compile_module(source)) for source in sources(function, (1000,))]
     found = re.findall(r'vectorize\.width", i32 (\d+)', "".join(modules))
     assert [int(width) for width in found] == widths
 
@@ -113,9 +115,9 @@ def test_a_text_that_stays_as_it_is_written():
     twice = "define internal i64 @twice(i64 %x) alwaysinline"
     inner = f"{twice} {{\n  %y = add i64 %x, %x\n  ret i64 %y\n}}"
     outer = "define i64 @four(i64 %x) {\n  %y = call i64 @twice(i64 %x)\n  ret i64 %y\n}"
-    assert compiled(f"{inner}\n{outer}", AS_WRITTEN).imports == ()
+    assert compile_ir(f"{inner}\n{outer}", SIMPLIFY_ONLY).imports == ()
     with pytest.raises(RuntimeError):
-        compiled("define i64 @f() {", AS_WRITTEN)
+        compile_ir("define i64 @f() {", SIMPLIFY_ONLY)
 
 
 def test_llvm_prints_nothing_about_loops_without_vectors(tmp_path):

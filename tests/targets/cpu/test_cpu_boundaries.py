@@ -30,7 +30,7 @@ from gpuflow.compiler.planning.plan import KernelStep
 from gpuflow.compiler.schedules.schedule import scheduled
 from gpuflow.kir.nodes import Mode, Operand, Role
 from gpuflow.targets.cpu.codegen import libm, loop_compiler, vector_loops
-from gpuflow.targets.cpu.codegen.loop_compiler import module_of
+from gpuflow.targets.cpu.codegen.loop_compiler import compile_module
 from gpuflow.targets.cpu.codegen.machine_code import optimized_text
 from gpuflow.targets.cpu.codegen.schedules.pipeline import CPU_SCHEDULES
 from gpuflow.targets.cpu.runtime.kernels import print_cpu
@@ -164,8 +164,8 @@ def _kernels(function, *avals):
 
 def _masked(kernel):
     """Its masked accesses; not those of a short row, whose mask is known."""
-    module = module_of(print_cpu(kernel))
-    text = optimized_text(str(module), finish=libm.inline_variants)
+    module = compile_module(print_cpu(kernel))
+    text = optimized_text(str(module), late_passes=libm.inline_variants)
     access = r"call [^@\n]*@(llvm\.masked\.(?:load|store|expandload|compressstore))"
     known = "x i1> <i1 true"
     return [found[1] for found in re.finditer(access + ".*", text) if known not in found[0]]
@@ -210,10 +210,10 @@ def test_borders_anywhere(bounds, multiple):
             scaled = builder.apply("mul", index, builder.const("int64", multiple))
             low, high = builder.apply("ge", scaled, a), builder.apply("le", index, b)
             both = builder.apply("and", low, high)
-            found = builder.choose(
+            found = builder.lazy_select(
                 builder.apply("lt", index, b),
                 lambda: builder.load("x"),
-                lambda: builder.choose(
+                lambda: builder.lazy_select(
                     builder.apply("gt", a, index),
                     lambda: builder.load("y"),
                     lambda: builder.const("float32", 7),
@@ -250,7 +250,7 @@ def test_short_rows_that_count_from_anywhere(base):
             index = builder.load("j")
             border = builder.const("int64", 4)
             doubled = builder.apply("mul", index, builder.const("int64", 2))
-            found = builder.choose(
+            found = builder.lazy_select(
                 builder.apply("lt", index, border),
                 lambda: builder.load("x"),
                 lambda: builder.load("y"),

@@ -17,7 +17,7 @@ from test_cpu_kernels import unary_kernel
 import gpuflow
 from gpuflow.base.errors import CacheWarning
 from gpuflow.compiler.cache import kernel_cache
-from gpuflow.compiler.cache.kernel_cache import Entry, KernelCache, cache_key, source_digest
+from gpuflow.compiler.cache.kernel_cache import CacheEntry, KernelCache, cache_key, source_digest
 from gpuflow.compiler.cache.versions import version_of
 from gpuflow.kir.text import kernel_text
 from gpuflow.targets.cpu.codegen import libm
@@ -101,7 +101,7 @@ def description_of_another(folder):
     other = KEY[:2] + "0" * 62
     for file in list((folder / KEY[:2]).iterdir()):
         file.rename(file.with_name(file.name.replace(KEY, other)))
-    KernelCache(folder)._write(KEY, Entry(b"code", "o", "", "k"))
+    KernelCache(folder)._write(KEY, CacheEntry(b"code", "o", "", "k"))
     (folder / KEY[:2] / f"{other}.json").rename(folder / KEY[:2] / f"{KEY}.json")
 
 
@@ -197,7 +197,7 @@ def test_folder_that_is_a_file_costs_one_warning(tmp_path):
     path = tmp_path / "cache"
     path.write_text("not a folder")
     cache = KernelCache(path)
-    entry = Entry(b"code", "o", "text", "k")
+    entry = CacheEntry(b"code", "o", "text", "k")
     with pytest.warns(CacheWarning, match="kernel cache folder must be usable") as caught:
         assert cache.get("0" * 64, lambda: entry) == entry
         assert cache.get("1" * 64, lambda: entry) == entry
@@ -217,7 +217,7 @@ def test_write_errors_leave_no_temporary_files(tmp_path, monkeypatch):
         raise PermissionError(f"may not write {target}")
 
     monkeypatch.setattr(os, "replace", refuse)
-    entry = Entry(b"code", "o", "text", "k")
+    entry = CacheEntry(b"code", "o", "text", "k")
     with pytest.warns(CacheWarning, match="cannot be written"):
         assert KernelCache(tmp_path).get("0" * 64, lambda: entry) == entry
     assert not [path for path in tmp_path.rglob("*") if path.is_file()]
@@ -244,9 +244,9 @@ def test_forked_child_does_not_wait_for_lost_threads():
     cache._lock.acquire()
     slot = cache._slots.setdefault("0" * 64, kernel_cache._Slot())
     slot.lock.acquire()
-    cache.forget_locks()
-    assert cache.once("0" * 64, lambda: 5) == 5
-    assert cache.get("1" * 64, lambda: Entry(b"", "o", "", "k")).entry == "k"
+    cache.reset_locks_after_fork()
+    assert cache.load_once("0" * 64, lambda: 5) == 5
+    assert cache.get("1" * 64, lambda: CacheEntry(b"", "o", "", "k")).entry == "k"
 
 
 def test_without_a_folder_nothing_is_stored():
@@ -263,8 +263,8 @@ def test_errors_of_a_build_pass_through_and_are_not_kept(tmp_path):
 
     for _ in range(2):
         with pytest.raises(ValueError, match="no such function"):
-            cache.once("0" * 64, lambda: cache.get("0" * 64, fail))
-    assert cache.once("0" * 64, lambda: 5) == 5
+            cache.load_once("0" * 64, lambda: cache.get("0" * 64, fail))
+    assert cache.load_once("0" * 64, lambda: 5) == 5
 
 
 def test_the_key_depends_on_text_and_parts():

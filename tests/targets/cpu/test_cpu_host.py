@@ -37,7 +37,7 @@ def no_llvm(monkeypatch):
     def refuse():
         raise AssertionError("LLVM was asked")
 
-    return lambda: monkeypatch.setattr(host, "_ask", refuse)
+    return lambda: monkeypatch.setattr(host, "_query_llvm", refuse)
 
 
 def test_the_answer_is_llvms_and_is_kept(folder, no_llvm):
@@ -64,7 +64,7 @@ def test_processors_that_share_a_folder_have_answers_of_their_own(folder, monkey
     registers[1][-1] ^= 1
     with monkeypatch.context() as patch:
         patch.setattr(host, "processor_registers", lambda: registers)
-        patch.setattr(host, "_ask", lambda: other)
+        patch.setattr(host, "_query_llvm", lambda: other)
         assert asked() == other
     assert asked() == own and len(list(folder.iterdir())) == 2
 

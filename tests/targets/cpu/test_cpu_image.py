@@ -20,11 +20,11 @@ from test_cpu_kernels import unary_kernel
 
 from gpuflow.compiler.cache.kernel_cache import KernelCache
 from gpuflow.targets.cpu.codegen import build
-from gpuflow.targets.cpu.codegen.build import build_cpu, link_symbols, linkable, load_cpu
+from gpuflow.targets.cpu.codegen.build import build_cpu, image_if_supported, load_cpu, load_symbols
 from gpuflow.targets.cpu.codegen.image import loader
-from gpuflow.targets.cpu.codegen.image.elf import RELOCATIONS, Unsupported, sections_of
-from gpuflow.targets.cpu.codegen.image.linker import image_of
-from gpuflow.targets.cpu.codegen.image.loader import Image, image_from, is_image, load_image
+from gpuflow.targets.cpu.codegen.image.elf import RELA, UnsupportedObject, sections_of
+from gpuflow.targets.cpu.codegen.image.linker import link_image
+from gpuflow.targets.cpu.codegen.image.loader import Image, is_image, load_image, parse_image
 from gpuflow.targets.cpu.codegen.machine_code import host_machine
 from gpuflow.targets.cpu.runtime.kernels import compile_cpu, print_cpu
 
@@ -49,7 +49,7 @@ def object_of(text, model="relative"):
 def functions(code, *prototypes):
     """Functions of ``(name, result, *arguments)``; they own the code."""
     names = [name for name, *_ in prototypes]
-    owner, addresses = link_symbols(code, names, {})
+    owner, addresses = load_symbols(code, names, {})
     made = []
     for name, *types in prototypes:
         function = ctypes.CFUNCTYPE(*types)(addresses[name])
@@ -59,7 +59,7 @@ def functions(code, *prototypes):
 
 
 def loaded(text, *prototypes, model="relative"):
-    code = linkable(object_of(text, model), [name for name, *_ in prototypes])
+    code = image_if_supported(object_of(text, model), [name for name, *_ in prototypes])
     assert is_image(code)
     return functions(code, *prototypes)
 
@@ -132,7 +132,7 @@ def test_switches_jump_through_tables(model):
     }}"""
     code = object_of(text, model)
     sections = sections_of(code)
-    changed = [(sections[s.info].name, len(s.content)) for s in sections if s.kind == RELOCATIONS]
+    changed = [(sections[s.info].name, len(s.content)) for s in sections if s.kind == RELA]
     assert [size for name, size in changed if name.endswith("rodata")] == [24 * count]
     choose, last = loaded(text, ("choose", I64, I64), ("last", I64), model=model)
     assert last() == -1
@@ -265,7 +265,7 @@ def test_data_and_zeros_are_each_loaded_images_own(model):
       ret i64 %e
     }"""
     prototypes = ("count", I64), ("alignment", I64)
-    code = linkable(object_of(text, model), ["count", "alignment"])
+    code = image_if_supported(object_of(text, model), ["count", "alignment"])
     assert len(code) < 3 * loader.PAGE  # zeros are not stored
     first, second = functions(code, *prototypes), functions(code, *prototypes)
     assert [first[0](), first[0](), second[0]()] == [10106, 20207, 10106]
@@ -276,7 +276,7 @@ def test_vector_functions_are_reached():
     """A kernel that calls libm and libmvec, at a size with a remainder."""
     kernel = unary_kernel("atan")
     built = build_cpu(print_cpu(kernel))
-    called = set(image_from(built.code).imports)
+    called = set(parse_image(built.code).imports)
     assert called and called <= set(built.imports)
     x = np.linspace(-9, 9, 1003, dtype=np.float32)
     out = np.zeros_like(x)
@@ -312,9 +312,9 @@ STRANGE = {
 @pytest.mark.parametrize("reason", STRANGE)
 def test_other_objects_stay_objects(reason):
     code = object_of(STRANGE[reason])
-    with pytest.raises(Unsupported, match=reason):
-        image_of(code, ["get"])
-    assert linkable(code, ["get"]) == code
+    with pytest.raises(UnsupportedObject, match=reason):
+        link_image(code, ["get"])
+    assert image_if_supported(code, ["get"]) == code
     if reason == "need not be anywhere":
         (get,) = functions(code, ("get", I64))
         assert get() == 7
@@ -345,15 +345,15 @@ def test_relocations_of_an_unknown_kind_are_refused():
     (table,) = [s for s in sections_of(bytes(code)) if s.name == ".rela.text"]
     place = code.index(table.content)
     code[place + 8] = 200
-    with pytest.raises(Unsupported, match="kind 200"):
-        image_of(bytes(code), ["f"])
+    with pytest.raises(UnsupportedObject, match="kind 200"):
+        link_image(bytes(code), ["f"])
 
 
 @pytest.mark.parametrize("code", [b"", b"\x7fELF", bytes(range(256)) * 9])
 def test_no_object_file(code):
-    with pytest.raises(Unsupported):
-        image_of(code, ["f"])
-    assert linkable(code, ["f"]) == code
+    with pytest.raises(UnsupportedObject):
+        link_image(code, ["f"])
+    assert image_if_supported(code, ["f"]) == code
 
 
 def test_a_damaged_object_file_is_refused_or_reads_inside_of_itself():
@@ -364,13 +364,13 @@ def test_a_damaged_object_file_is_refused_or_reads_inside_of_itself():
         wrong = bytearray(code)
         wrong[place] = value
         try:
-            image = image_of(bytes(wrong), ["f"])
-        except Unsupported:
+            image = link_image(bytes(wrong), ["f"])
+        except UnsupportedObject:
             continue
         assert image.size < 1 << 31
     for count in range(0, len(code), 5):
-        with pytest.raises(Unsupported):
-            image_of(code[:count], ["f"])
+        with pytest.raises(UnsupportedObject):
+            link_image(code[:count], ["f"])
 
 
 # --- files -------------------------------------------------------------------------------------
@@ -379,7 +379,7 @@ SIMPLE = Image(b"\xb8\x07\x00\x00\x00\xc3" + bytes(10), 16, 16, {"get": 0}, {}, 
 
 
 def test_an_image_survives_its_file():
-    image = image_from(SIMPLE.to_bytes())
+    image = parse_image(SIMPLE.to_bytes())
     assert image.block == SIMPLE.block and dict(image.entries) == {"get": 0}
     (get,) = functions(SIMPLE.to_bytes(), ("get", ctypes.c_int))
     assert get() == 7
@@ -389,9 +389,9 @@ def test_truncated_images_are_refused():
     code = SIMPLE.to_bytes()
     for count in range(len(code)):
         with pytest.raises(RuntimeError, match="no kernel image"):
-            image_from(code[:count])
+            parse_image(code[:count])
     with pytest.raises(RuntimeError, match="cut off"):
-        image_from(code + b"\0")
+        parse_image(code + b"\0")
 
 
 @pytest.mark.parametrize(
@@ -416,17 +416,17 @@ def test_images_that_reach_outside_of_themselves_are_refused(wrong):
     header = {**values, **wrong}
     block = header.pop("block")
     text = loader.json.dumps({"stored": len(block), **header}).encode()
-    code = loader.MAGIC + loader._LENGTH.pack(len(text)) + text + block
+    code = loader.MAGIC + loader._HEADER_LENGTH.pack(len(text)) + text + block
     with pytest.raises(RuntimeError, match="no kernel image"):
-        image_from(code)
+        parse_image(code)
 
 
 def test_missing_functions_are_named():
     image = Image(SIMPLE.block, 16, 16, {"get": 0}, {"gpuflow_nothing": [8]}, ())
     with pytest.raises(RuntimeError, match=r"needs gpuflow_nothing, which is nowhere"):
-        link_symbols(image.to_bytes(), ["get"], {})
+        load_symbols(image.to_bytes(), ["get"], {})
     with pytest.raises(RuntimeError, match=r"needs other"):
-        link_symbols(SIMPLE.to_bytes(), ["other"], {})
+        load_symbols(SIMPLE.to_bytes(), ["other"], {})
 
 
 def test_a_system_that_refuses_executable_memory_is_named(monkeypatch):
@@ -434,8 +434,8 @@ def test_a_system_that_refuses_executable_memory_is_named(monkeypatch):
         ctypes.set_errno(13)
         return -1
 
-    refusing = replace(loader._system(), mprotect=refuse)
-    monkeypatch.setattr(loader, "_system", lambda: refusing)
+    refusing = replace(loader._libc(), mprotect=refuse)
+    monkeypatch.setattr(loader, "_libc", lambda: refusing)
     with pytest.raises(OSError, match=r"\[cpu\] the system must let .* Fix: allow it") as caught:
         load_image(SIMPLE, ["get"], lambda name: None)
     assert caught.value.errno == 13

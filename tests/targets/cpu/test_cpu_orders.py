@@ -11,7 +11,7 @@ import gpuflow.numpy as jnp
 from gpuflow.compiler.schedules.split import is_one_pass
 from gpuflow.kir.nodes import Stride
 from gpuflow.kir.verify import verify
-from gpuflow.targets.cpu.codegen.schedules.copies import copying_call
+from gpuflow.targets.cpu.codegen.schedules.copies import copy_kernel_call
 from gpuflow.targets.cpu.codegen.schedules.tiled_maps import TILE, TILED_MAPS
 
 # Around a tile, around a band of them, and primes.
@@ -76,16 +76,16 @@ def test_dtypes(dtype):
 
 
 def test_copies_that_kernels_are_for():
-    assert copying_call([(300, 1), (300, 300)], 4).kernel.locals
-    assert copying_call([(5, 90000), (300, 1), (300, 300)], 8).points == 5 * 90000
-    verify(copying_call([(300, 1), (300, 300)], 4).kernel)
-    assert copying_call([(300, 1), (300, 300)], 16) is None
-    assert copying_call([(10, 1), (10, 10)], 4) is None
-    assert copying_call([(90000, 9)], 4) is None
+    assert copy_kernel_call([(300, 1), (300, 300)], 4).kernel.locals
+    assert copy_kernel_call([(5, 90000), (300, 1), (300, 300)], 8).points == 5 * 90000
+    verify(copy_kernel_call([(300, 1), (300, 300)], 4).kernel)
+    assert copy_kernel_call([(300, 1), (300, 300)], 16) is None
+    assert copy_kernel_call([(10, 1), (10, 10)], 4) is None
+    assert copy_kernel_call([(90000, 9)], 4) is None
     known = {2: Stride.TWO, 3: Stride.THREE, 4: Stride.FOUR, -1: Stride.BACK, 1: Stride.UNIT}
     for stride, kind in known.items():
         for axes in ([(90000, stride)], [(300, 700), (300, stride)]):
-            call = copying_call(axes, 4)
+            call = copy_kernel_call(axes, 4)
             assert call.kernel.operands[0].strides[-1] is kind
             verify(call.kernel)
 

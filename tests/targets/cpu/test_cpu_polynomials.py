@@ -14,8 +14,8 @@ from gpuflow.targets.cpu.codegen import build, libm, polynomials, vector_loops
 from gpuflow.targets.cpu.codegen.processor import target_named
 from gpuflow.targets.cpu.runtime.kernels import print_cpu
 
-SINGLE = [fn for fn, dtype in polynomials.FUNCTIONS if dtype == "float32" and fn != "pow"]
-DOUBLE = [fn for fn, dtype in polynomials.FUNCTIONS if dtype == "float64"]
+SINGLE = [fn for fn, dtype in polynomials.INLINE_FUNCTIONS if dtype == "float32" and fn != "pow"]
+DOUBLE = [fn for fn, dtype in polynomials.INLINE_FUNCTIONS if dtype == "float64"]
 # What the module promises, and a little for a reference that is itself rounded.
 ULPS = 2.01
 # Prime, so that all exponents and all low bits occur.

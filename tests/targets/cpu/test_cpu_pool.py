@@ -144,23 +144,23 @@ def test_threads_that_ask_first_get_one_pool(monkeypatch):
         time.sleep(0.05)
         return made[-1]
 
-    monkeypatch.setattr(pool_module, "_made", slowly)
-    assert not pool_module.is_made()
+    monkeypatch.setattr(pool_module, "_cached_pool", slowly)
+    assert not pool_module.pool_exists()
     found = []
     threads = [threading.Thread(target=lambda: found.append(pool_module.pool())) for _ in range(4)]
     for thread in threads:
         thread.start()
     for thread in threads:
         thread.join()
-    assert found == made * 4 and pool_module.is_made()
+    assert found == made * 4 and pool_module.pool_exists()
 
 
 @pytest.mark.skipif(not hasattr(os, "fork"), reason="needs fork")
 def test_a_child_does_not_wait_for_the_thread_that_makes_the_pool():
-    with pool_module._making:
+    with pool_module._creation_lock:
         child = os.fork()
         if child == 0:
-            os._exit(0 if pool_module._making.acquire(timeout=60) else 1)
+            os._exit(0 if pool_module._creation_lock.acquire(timeout=60) else 1)
         assert os.waitpid(child, 0)[1] == 0
 
 
@@ -174,14 +174,14 @@ def test_the_runtime_is_built_beside_kernels(monkeypatch):
     kernel = SimpleNamespace(body=SimpleNamespace(body=()))
     for is_there, wanted in ((True, [kernel]), (False, ["pool", kernel])):
         asked.clear()
-        monkeypatch.setattr(services, "is_made", lambda is_there=is_there: is_there)
+        monkeypatch.setattr(services, "pool_exists", lambda is_there=is_there: is_there)
         services.NativeServices().prepare([kernel])
         assert sorted(asked, key=str) == sorted(wanted, key=str)
 
 
 def test_what_library_calls_use_is_built_once(monkeypatch):
     asked = []
-    monkeypatch.setattr(services, "is_made", lambda: True)
+    monkeypatch.setattr(services, "pool_exists", lambda: True)
     monkeypatch.setattr(services, "_built", set())
     builds = [services.Build(asked.append, (name,)) for name in ("lines", "pass", "lines")]
     for _ in range(2):

@@ -12,8 +12,8 @@ import gpuflow.numpy as jnp
 from gpuflow.kir.nodes import Apply, Mode
 from gpuflow.kir.walk import statements
 from gpuflow.targets.cpu.codegen.build import assembly
-from gpuflow.targets.cpu.codegen.loop_compiler import module_of
-from gpuflow.targets.cpu.codegen.loops.nodes import Unsupported
+from gpuflow.targets.cpu.codegen.loop_compiler import compile_module
+from gpuflow.targets.cpu.codegen.loops.nodes import InvalidProgram
 from gpuflow.targets.cpu.codegen.loops.parser import parsed_source
 from gpuflow.targets.cpu.codegen.processor import cpu_target
 from gpuflow.targets.cpu.codegen.schedules.row_values import cache_row_values
@@ -125,7 +125,7 @@ def test_which_rows_are_a_few_vectors():
     assert "short_range(0, n_i1)" in print_cpu(call.kernel).text
     source = print_cpu(call.kernel)
     # One vector a turn: written so, or LLVM is told.
-    assert vectors(source) == 1 or "interleave.count" in str(module_of(source))
+    assert vectors(source) == 1 or "interleave.count" in str(compile_module(source))
 
 
 @pytest.mark.parametrize(
@@ -138,9 +138,9 @@ def test_loops_of_a_known_length_are_left_to_the_vectorizer(function, fewest):
         source = print_cpu(call_of(function, (500, width)).kernel)
         head = f"short_range(0, {width})" if width >= fewest else f"range({width})"
         assert head in source.text
-        written = module_of(source)
+        written = compile_module(source)
         is_told = "unroll.disable" in str(written)
-        assert (is_told or written.is_final) == (width >= fewest)  # or it is one vector
+        assert (is_told or written.is_fully_vectorized) == (width >= fewest)  # or it is one vector
     source = print_cpu(call_of(function, (500, 17)).kernel)
     assert "short_range" not in source.text
 
@@ -164,8 +164,8 @@ def test_no_masked_stores():
 
 def test_other_steps_are_not_compiled():
     text = "def kernel_f(words, lo, hi):\n    for i in range(0, hi, 2):\n        pass\n"
-    with pytest.raises(Unsupported, match="range"):
-        module_of(parsed_source(text, "kernel_f"))
+    with pytest.raises(InvalidProgram, match="range"):
+        compile_module(parsed_source(text, "kernel_f"))
 
 
 # --- results ----------------------------------------------------------------------------------

@@ -137,7 +137,7 @@ def test_a_target_beyond_this_processor_is_refused(monkeypatch):
     features = (*target_named("x86-64").features, "avx")
     old = HostProcessor("core2", "", features)
     monkeypatch.setattr(processor, "host_processor", lambda: old)
-    assert target_named("x86-64").blas == "Prescott"
+    assert target_named("x86-64").openblas_core_type == "Prescott"
     with pytest.raises(RuntimeError, match=r"GPUFLOW_CPU_TARGET must be a level.*avx2.*Fix"):
         target_named("x86-64-v3")
 

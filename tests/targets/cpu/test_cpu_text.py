@@ -21,8 +21,8 @@ from gpuflow.compiler.planning.plan import KernelStep
 from gpuflow.kir.interpret import run
 from gpuflow.targets.cpu.codegen import build, loop_compiler
 from gpuflow.targets.cpu.codegen.build import build_cpu, load_cpu
-from gpuflow.targets.cpu.codegen.loop_compiler import module_of
-from gpuflow.targets.cpu.codegen.loops.nodes import Unsupported
+from gpuflow.targets.cpu.codegen.loop_compiler import compile_module
+from gpuflow.targets.cpu.codegen.loops.nodes import InvalidProgram
 from gpuflow.targets.cpu.codegen.loops.parser import parsed_source
 from gpuflow.targets.cpu.codegen.processor import cpu_target
 from gpuflow.targets.cpu.runtime.kernels import print_cpu, runtime_function
@@ -41,7 +41,7 @@ def test_all_that_is_printed_is_known():
     sources = kernel_sources()
     assert len(sources) > 70
     for source in sources:
-        assert str(module_of(source)).count("define") == 1
+        assert str(compile_module(source)).count("define") == 1
 
 
 RANDOM = np.random.default_rng(0)
@@ -115,14 +115,16 @@ def text_of(body):
     ],
 )  # fmt: skip
 def test_other_texts_are_refused(body):
-    with pytest.raises(Unsupported):
-        module_of(text_of(body))
+    with pytest.raises(InvalidProgram):
+        compile_module(text_of(body))
 
 
 def test_what_is_refused_is_said(monkeypatch):
     """A printer that prints something else is wrong, and must not be helped out in silence."""
-    monkeypatch.setattr(build, "module_of", lambda source: module_of(text_of("x = [1, 2]")))
-    with pytest.raises(Unsupported, match=r"\[1, 2\]"):
+    monkeypatch.setattr(
+        build, "compile_module", lambda source: compile_module(text_of("x = [1, 2]"))
+    )
+    with pytest.raises(InvalidProgram, match=r"\[1, 2\]"):
         build_cpu(print_cpu(zoo()["row"]))
 
 
@@ -149,7 +151,7 @@ def test_threads_may_parse_at_once():
 
     def work(k):
         ast.parse(sources[k % len(sources)].text) if k % 3 == 0 else None
-        return str(module_of(sources[k % len(sources)]))
+        return str(compile_module(sources[k % len(sources)]))
 
     with ThreadPoolExecutor(8) as executor:
         found = list(executor.map(lambda k: _without_system_errors(work, k), range(200)))
@@ -196,7 +198,7 @@ def test_long_loops_are_written_once():
 
     def is_marked(function):
         (step,) = plan_of(function, arrays).steps
-        return mark in str(module_of(print_cpu(step.calls[0].kernel)))
+        return mark in str(compile_module(print_cpu(step.calls[0].kernel)))
 
     assert not is_marked(long_chain)
     assert is_marked(lambda x, y: long_chain(x[::-1], y)) == cpu_target().has_masks
@@ -215,8 +217,8 @@ def test_a_table_of_escapes_that_another_thread_fills(monkeypatch):
     table[0] = full[0]  # another thread has begun
     filler = threading.Timer(0.05, table.update, [full])
     filler.start()
-    loop_compiler._fill_escapes.cache_clear()
-    loop_compiler._fill_escapes()
+    loop_compiler._fill_escape_table.cache_clear()
+    loop_compiler._fill_escape_table()
     assert table == full
     filler.join()
     table.update(before)

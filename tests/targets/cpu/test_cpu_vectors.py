@@ -14,7 +14,7 @@ import gpuflow as gf
 import gpuflow.numpy as jnp
 from gpuflow.targets.cpu.codegen import build, libm, vector_loops
 from gpuflow.targets.cpu.codegen.build import assembly, build_cpu, load_cpu
-from gpuflow.targets.cpu.codegen.loop_compiler import module_of
+from gpuflow.targets.cpu.codegen.loop_compiler import compile_module
 from gpuflow.targets.cpu.codegen.processor import cpu_target
 from gpuflow.targets.cpu.runtime.kernels import print_cpu
 
@@ -154,7 +154,7 @@ def test_arrays_on_the_stack_have_room_behind(index, bounds, has_masks, monkeypa
             *loop(f"store_o(o, i, load_float32(t, {index}))", bounds=bounds),
         ]
     )
-    rest = str(module_of(text)).split("rest:")[1].split("bulk:")[0]
+    rest = str(compile_module(text)).split("rest:")[1].split("bulk:")[0]
     assert ("part:" in rest) == has_masks
 
 
@@ -181,7 +181,7 @@ def chain(*functions, x="float32"):
 
 def copies(text):
     """The functions that a text's loops call, without what those are for."""
-    names = re.findall(r"^define internal .*?@\"?([\w.]+)", str(module_of(text)), re.MULTILINE)
+    names = re.findall(r"^define internal .*?@\"?([\w.]+)", str(compile_module(text)), re.MULTILINE)
     return sorted(name.partition(".")[0] for name in names if "." in name)
 
 
@@ -190,7 +190,7 @@ def test_series_of_a_chain_are_called():
     assert copies(chain(*links[:3])) == []
     assert copies(chain(*links)) == ["exp_float32", "sin_float32"]
     assert vectors(chain(*links)) == 4
-    assert str(module_of(chain(*links))).count(" noinline ") == 2
+    assert str(compile_module(chain(*links))).count(" noinline ") == 2
     # What has no name of its own waits as well, what is beside it does not.
     nested = "sin_float32(sin_float32(t))", "sin_float32(exp_float32(t0))"
     assert copies(chain(*nested)) == ["exp_float32", "sin_float32"]
@@ -331,7 +331,7 @@ def test_constants_beyond_the_registers(count, turn, masks):
     """Most are read from memory, and do not keep four vectors from being worked on at once."""
     text = many_constants(count)
     assert vectors(text) == turn
-    before = str(module_of(text)).split("vectors:")[1].split("rest:")[0]
+    before = str(compile_module(text)).split("vectors:")[1].split("rest:")[0]
     assert before.count("store <") == (max(count - 6, 0) if turn else 0)
     generator = np.random.default_rng(0)
     x, y = generator.uniform(-1, 1, (2, 101)).astype("float32")
@@ -426,7 +426,7 @@ def test_columns(shape):
 def test_what_is_the_same_for_all_is_computed_before():
     """A divisor's reciprocal, and what the text says itself."""
     body = ["s = word_int32(words, 3)", *loop("store_o(o, i, div_int32(load_x(x, i), s + s))")]
-    module = str(module_of(source(body, x="int32", o="int32")))
+    module = str(compile_module(source(body, x="int32", o="int32")))
     before, inside = module.split("rest:")[0], module.split("rest:")[1]
     assert "fdiv" in before and "fdiv" not in inside
     assert "add" in before
@@ -436,7 +436,7 @@ def test_levels():
     def level(function, *shapes):
         (call,) = calls_of(function, *shapes)
         text = print_cpu(call.kernel)
-        return build._level(text, module_of(text))
+        return build._optimization_level(text, compile_module(text))
 
     assert level(jnp.tanh, (1000,)) == 0
     assert level(lambda x: x.sum(0), (20, 300)) == 0
@@ -446,7 +446,7 @@ def test_levels():
 
 def test_loops_that_run_seldom_are_written_once():
     (call,) = calls_of(lambda x: x.sum(0), (20, 300))
-    module = str(module_of(print_cpu(call.kernel)))
+    module = str(compile_module(print_cpu(call.kernel)))
     assert len(re.findall(r"^rest[.\d]*:", module, re.MULTILINE)) == 5
     assert len(re.findall(r"^bulk[.\d]*:", module, re.MULTILINE)) == 1
 

@@ -15,14 +15,14 @@ from gpuflow.runtime.memory import address
 from gpuflow.targets.cpu.library import fourier_rows
 from gpuflow.targets.cpu.library.fourier_lengths import (
     LONGEST,
+    bluestein_length,
     memory_length,
-    padded,
     radices,
-    split,
+    split_shape,
 )
 from gpuflow.targets.cpu.library.fourier_passes import LARGEST_RADIX, RADICES, lanes_of, roots
-from gpuflow.targets.cpu.library.fourier_rows import FROM_REAL, TO_REAL, rows_of_lanes
-from gpuflow.targets.cpu.library.fourier_writer import RowTransforms, Side, Writer
+from gpuflow.targets.cpu.library.fourier_rows import FROM_REAL, TO_REAL, lane_rows
+from gpuflow.targets.cpu.library.fourier_writer import FourierWriter, RowLayout, RowTransforms
 from gpuflow.targets.cpu.runtime.native.program_writer import Code, callable_program, fixed
 from gpuflow.targets.cpu.runtime.native.services import native_services
 
@@ -115,7 +115,7 @@ def test_radices():
     for length in [*range(1, 500), *LENGTHS, 1 << 20, 999_999]:
         factors = radices(length)
         assert factors is None or prod(factors) == length
-        assert (factors is None) == (padded(length) is not None)
+        assert (factors is None) == (bluestein_length(length) is not None)
         assert factors is None or all(r in RADICES or r <= LARGEST_RADIX for r in factors)
     assert radices(1000) == (8, 5, 5, 5)
     assert [radices(n) for n in (2, 10, 12, 14, 30)] == [(2,), (10,), (4, 3), (2, 7), (10, 3)]
@@ -125,24 +125,24 @@ def test_radices():
 def test_chirps_have_room():
     """A convolution of a line with a chirp that goes on both sides does not meet itself."""
     for length in (131, 997, 4099, 16381):
-        total = padded(length)
+        total = bluestein_length(length)
         assert total >= 2 * length - 1 and radices(total) is not None
         assert memory_length(length) == total
-    assert padded(1000) is None and memory_length(1000) == 1000
+    assert bluestein_length(1000) is None and memory_length(1000) == 1000
 
 
 def test_split():
-    assert split(1000, 100, "float32") == (1000, 1)
+    assert split_shape(1000, 100, "float32") == (1000, 1)
     for length in (1000, 65536, 1 << 20, 999_999):
-        rows, columns = split(length, 1, "float32")
+        rows, columns = split_shape(length, 1, "float32")
         assert rows * columns == length and columns > 1
-    assert split(1_000_003, 1, "float32") is None
+    assert split_shape(1_000_003, 1, "float32") is None
     assert memory_length(4099) <= LONGEST < memory_length(1_000_003)
 
 
 @pytest.mark.parametrize("dtype", ["float32", "float64"])
 def test_each_lane_has_its_line(dtype):
-    assert sorted(rows_of_lanes(dtype)) == list(range(lanes_of(dtype)))
+    assert sorted(lane_rows(dtype)) == list(range(lanes_of(dtype)))
 
 
 @pytest.mark.parametrize("radix", [*RADICES, 11, 37, 127])
@@ -207,9 +207,11 @@ def test_nothing_is_read_or_written_outside(dtype, by_columns, at_end):
         stored = x.T.copy() if by_columns else x
         source, target = guarded(stored, at_end), guarded(np.zeros_like(stored), at_end)
         code = Code()
-        writer = Writer("float32" if dtype == np.complex64 else "float64", native_services(), code)
+        writer = FourierWriter(
+            "float32" if dtype == np.complex64 else "float64", native_services(), code
+        )
         steps = stored.strides[::-1] if not by_columns else stored.strides
-        sides = [Side(fixed(address(one)), *steps) for one in (source, target)]
+        sides = [RowLayout(fixed(address(one)), *steps) for one in (source, target)]
         writer.transform(RowTransforms(length, lines), *sides)
         call, kept = callable_program(code, 0, native_services().runtime)
         call()
@@ -228,19 +230,19 @@ def test_long_real_lines_stay_inside(at_end):
     work = guarded(np.zeros((2, length // 2), np.complex64), at_end)
     back = guarded(np.zeros_like(x), at_end)
     code = Code()
-    writer = Writer("float32", native_services(), code)
-    there = Side(fixed(address(source)), 8, length * 4)
-    half = Side(fixed(address(target)), 8, target.strides[0])
-    shape = split(length // 2, 1, "float32")
+    writer = FourierWriter("float32", native_services(), code)
+    there = RowLayout(fixed(address(source)), 8, length * 4)
+    half = RowLayout(fixed(address(target)), 8, target.strides[0])
+    shape = split_shape(length // 2, 1, "float32")
     writer.transform_long(
         shape,
-        RowTransforms(length // 2, 2, kind=FROM_REAL, order=length),
+        RowTransforms(length // 2, 2, kind=FROM_REAL, real_length=length),
         there,
         half,
         fixed(address(work)),
     )
     inverse = RowTransforms(length // 2, 2, 1, TO_REAL, (True, True), 1 / length, length)
-    again = Side(fixed(address(back)), 8, length * 4)
+    again = RowLayout(fixed(address(back)), 8, length * 4)
     writer.transform_long(shape, inverse, half, again, fixed(address(work)))
     call, kept = callable_program(code, 0, native_services().runtime)
     call()

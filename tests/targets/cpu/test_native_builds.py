@@ -11,16 +11,16 @@ PROGRAM = """
     from gpuflow.runtime.kernel_cache import kernel_cache
     from gpuflow.targets.cpu.runtime import program
 
-    written = program.build_driver
+    written = program.build_driver_function
     late = []
 
-    def build_driver(*arguments):
+    def build_driver_function(*arguments):
         before = kernel_cache().stats.built
         driver = written(*arguments)
         late.append(kernel_cache().stats.built - before)
         return driver
 
-    program.build_driver = build_driver
+    program.build_driver_function = build_driver_function
     fft = jnp.fft
     floats = np.random.default_rng(0).standard_normal
     square, stack = floats((24, 24)).astype("float32"), floats((40, 4, 4)).astype("float32")

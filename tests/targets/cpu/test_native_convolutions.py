@@ -16,7 +16,7 @@ from gpuflow.core.blocks import Convolution
 from gpuflow.core.views import contiguous
 from gpuflow.targets.cpu.library import convolution_calls, convolution_matrices
 from gpuflow.targets.cpu.library.blas import private_blas
-from gpuflow.targets.cpu.library.convolution_calls import convolution_call
+from gpuflow.targets.cpu.library.convolution_calls import plan_convolution
 from gpuflow.targets.cpu.target import NATIVE_TARGET
 
 needs_blas = pytest.mark.skipif(private_blas() is None, reason="NumPy came without OpenBLAS")
@@ -126,7 +126,7 @@ def _record(rank, strides=None, pads=None):
 
 def _call_of(lhs, rhs, out, record, threads=2):
     views = contiguous(lhs), contiguous(rhs)
-    made = convolution_call(record, *views, out, np.dtype(np.float32), threads)
+    made = plan_convolution(record, *views, out, np.dtype(np.float32), threads)
     if made is None:
         return None
     (call,), has_zeros = made
@@ -142,13 +142,13 @@ def test_the_split_does_not_depend_on_threads():
         ((2, 1, 300, 300), (8, 1, 3, 3), (2, 8, 300, 300)),
     ):
         calls = [_call_of(lhs, rhs, out, _record(4, pads=same), n) for n in (1, 2, 7)]
-        assert len({(call.arguments, call.extent, call.partial) for call in calls}) == 1
+        assert len({(call.arguments, call.extent, call.partial_elements) for call in calls}) == 1
         assert calls[0].extent >= 16  # enough for several threads
 
 
 def test_kernels_of_size_one_read_their_operand_in_place():
     call = _call_of((8, 16, 6, 6), (4, 16, 1, 1), (8, 4, 6, 6), _record(4))
-    assert call is not None and call.arguments[25] == 0 and call.copied is None
+    assert call is not None and call.arguments[25] == 0 and call.rhs_copy is None
     x = np.random.default_rng(0).normal(size=(8, 16, 6, 6)).astype(np.float32)
     w = np.random.default_rng(1).normal(size=(4, 16, 1, 1)).astype(np.float32)
     got = gf.jit(lambda x, w: lax.conv(x, w, (1, 1), "VALID"))(x, w)
@@ -167,7 +167,7 @@ def test_what_has_no_native_form():
     whole = [np.ones(shape, np.int32) for shape in ((1, 1, 4), (1, 1, 2))]
     jaxpr = gf.make_jaxpr(lambda x, w: lax.conv(x, w, (1,), "VALID"))(*whole)
     (step,) = compile_plan(jaxpr, target=NATIVE_TARGET)[0].steps
-    assert step.choice is None
+    assert step.implementation is None
 
 
 @pytest.mark.parametrize("dtype", ["float16", "bfloat16"])
@@ -254,7 +254,7 @@ def test_holes_are_not_multiplied():
     roles = ((), (0,), (1,), (2, 3))
     record = Convolution(roles, roles, roles, (1, 1), ((0, 1), (2, 2)), (2, 2), (1, 1))
     out = (2, 4, 10, 13)
-    calls, has_zeros = convolution_call(record, *views, out, np.dtype("f4"), 2)
+    calls, has_zeros = plan_convolution(record, *views, out, np.dtype("f4"), 2)
     assert len(calls) == 2 and has_zeros
     x = np.random.default_rng(8).normal(size=(2, 3, 5, 6)).astype(np.float32)
     w = np.random.default_rng(9).normal(size=(4, 3, 1, 3)).astype(np.float32)

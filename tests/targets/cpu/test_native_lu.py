@@ -92,7 +92,7 @@ def test_what_is_native(monkeypatch):
     def is_native(shape):
         jaxpr = gf.jit(lu).lower(numbers(shape, np.complex64)).jaxpr
         (step,) = compile_plan(jaxpr, target=NATIVE_TARGET)[0].steps
-        return step.choice is not None
+        return step.implementation is not None
 
     assert is_native((40, 40)) and is_native((LARGEST, 1))
     assert not is_native((LARGEST + 1, 3)) and not is_native((4, 0, 0))

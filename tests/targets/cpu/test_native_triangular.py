@@ -88,7 +88,7 @@ def test_a_zero_on_the_diagonal_divides():
 def choice_of(*operands, **params):
     jaxpr = gf.jit(lambda a, b: triangular_solve(a, b, **params)).lower(*operands).jaxpr
     (step,) = compile_plan(jaxpr, target=NATIVE_TARGET)[0].steps
-    return step.choice
+    return step.implementation
 
 
 @needs_blas

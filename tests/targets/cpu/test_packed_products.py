@@ -16,7 +16,7 @@ from gpuflow.targets.cpu.codegen import processor, product_tiles
 from gpuflow.targets.cpu.codegen.build import assembly
 from gpuflow.targets.cpu.codegen.printing.packed_products import PRODUCT_ARGUMENTS, product_text
 from gpuflow.targets.cpu.library.blas import private_blas
-from gpuflow.targets.cpu.library.packed_products import Formats, formats, packed_call
+from gpuflow.targets.cpu.library.packed_products import ProductFormats, packed_call, product_formats
 from gpuflow.targets.cpu.runtime.native.pool import pool
 
 BFLOAT16 = ml_dtypes.bfloat16
@@ -207,7 +207,7 @@ def test_results_do_not_depend_on_threads(monkeypatch):
 
 
 def test_blocks_are_shared_and_what_is_packed_fits_their_memory():
-    form = Formats("int8", "int8", "int8", "pairs")
+    form = ProductFormats("int8", "int8", "int8", "pairs")
     for shape in ((300, 900, 700), (7, 33, 9), (2000, 64, 2), (2, 64, 2000)):
         m, k, n = shape
         call = packed_call(PLAIN, contiguous((m, k)), contiguous((k, n)), form, 4)
@@ -218,14 +218,14 @@ def test_blocks_are_shared_and_what_is_packed_fits_their_memory():
         panels += -(-min(m, words["row_group"]) // rows) * rows
         steps = -(-min(k, words["slice_depth"]) // 2) * 2
         assert panels * steps <= words["part_memory"]
-        assert call.memory == call.extent * words["part_memory"] * 2
+        assert call.packed_bytes == call.extent * words["part_memory"] * 2
     assert packed_call(PLAIN, contiguous((900, 900)), contiguous((900, 900)), form, 4).extent > 3
 
 
 def test_dimensions_that_do_not_collapse_are_no_axes():
     apart = View((4, 5, 6), (1, 100, 7), 0, (False, False, False))
     product = Product(((), (0,), (1, 2)), ((), (0, 1), (2,)))
-    form = Formats("int8", "int8", "int8", "pairs")
+    form = ProductFormats("int8", "int8", "int8", "pairs")
     assert packed_call(product, apart, contiguous((5, 6, 3)), form, 1) is None
 
 
@@ -233,7 +233,7 @@ def test_which_dtypes_are_left_to_others():
     f4, f8, i4 = (np.dtype(d) for d in ("float32", "float64", "int32"))
     half, c8 = np.dtype("float16"), np.dtype("complex64")
     left_out = [(f4, f4, f4), (half, half, f8), (i4, f4, f4), (c8, c8, c8), (i4, i4, f4)]
-    assert not any(formats(*dtypes) for dtypes in left_out)
+    assert not any(product_formats(*dtypes) for dtypes in left_out)
 
 
 @pytest.mark.parametrize(

@@ -25,7 +25,9 @@ def folder(tmp_path_factory):
 def copy(folder, monkeypatch):
     """The copy, stored and good."""
     monkeypatch.setattr(blas, "cache_folder", lambda: folder)
-    monkeypatch.setattr(blas, "_open", lambda descriptor: os.pread(descriptor, 1 << 30, 0))
+    monkeypatch.setattr(
+        blas, "_load_descriptor", lambda descriptor: os.pread(descriptor, 1 << 30, 0)
+    )
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")
         load()
@@ -34,7 +36,7 @@ def copy(folder, monkeypatch):
 
 def load():
     """The bytes that would be mapped."""
-    return blas._load(ORIGINAL)
+    return blas._load_copy(ORIGINAL)
 
 
 def test_a_good_copy_stays(copy):
@@ -95,7 +97,7 @@ def replace_limit(limit):
 @pytest.mark.parametrize("is_kept", [True, False])
 def test_the_library_is_a_second_one(tmp_path, monkeypatch, is_kept):
     monkeypatch.setattr(blas, "cache_folder", lambda: tmp_path if is_kept else None)
-    own, numpys = blas._load(ORIGINAL), ctypes.CDLL(str(ORIGINAL))
+    own, numpys = blas._load_copy(ORIGINAL), ctypes.CDLL(str(ORIGINAL))
     first, second = (
         ctypes.cast(one.scipy_cblas_sgemm64_, ctypes.c_void_p).value for one in (own, numpys)
     )
@@ -106,11 +108,11 @@ def test_the_library_is_a_second_one(tmp_path, monkeypatch, is_kept):
 def test_what_is_loaded_later_is_not_what_was_loaded_before(tmp_path, monkeypatch):
     """The dynamic linker takes a name for the library that had it, and descriptors come again."""
     monkeypatch.setattr(blas, "cache_folder", lambda: None)
-    first = blas._load(ORIGINAL)
+    first = blas._load_copy(ORIGINAL)
     other = tmp_path / "other.so"
     other.write_bytes(b"no library")
     with pytest.raises(OSError, match=r"file too short|invalid ELF"):
-        blas._load(other)
+        blas._load_copy(other)
     assert first.scipy_openblas_get_num_threads64_() >= 1
 
 
@@ -123,7 +125,7 @@ def test_a_folder_from_which_nothing_can_be_loaded_costs_nothing_else(copy, monk
             raise OSError("the folder is mounted noexec")
         return "loaded"
 
-    monkeypatch.setattr(blas, "_open", refuse_the_first)
+    monkeypatch.setattr(blas, "_load_descriptor", refuse_the_first)
     with warnings.catch_warnings():
         warnings.simplefilter("error")
         assert load() == "loaded"

@@ -7,7 +7,7 @@ from together import together
 
 import gpuflow as gf
 import gpuflow.numpy as jnp
-from gpuflow.targets.cpu.codegen.loop_compiler import module_of
+from gpuflow.targets.cpu.codegen.loop_compiler import compile_module
 from gpuflow.targets.cpu.codegen.processor import cpu_target
 
 pytestmark = pytest.mark.skipif(
@@ -75,7 +75,7 @@ def test_what_no_element_of_memory_is_in():
         ],
         o="int64",
     )
-    assert module_of(text).is_final
+    assert compile_module(text).is_fully_vectorized
     for size in SIZES:
         x, o = np.zeros(1, "float32"), np.zeros(3, "int64")
         called(text, x, x, o, size=size)
@@ -96,7 +96,7 @@ def test_short_loops_and_decisions_around_them(last):
             "store_o(o, 0, s)",
         ]
     )
-    assert module_of(text).is_final
+    assert compile_module(text).is_fully_vectorized
     for size in (1, 2, 17, 33, 100) if last == "hi" else (40,):
         x, o = RANDOM.standard_normal(size).astype("float32"), np.zeros(1, "float32")
         called(text, x, x, o, size=size)

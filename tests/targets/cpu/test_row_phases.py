@@ -12,7 +12,7 @@ from cpu_harness import call_of, calls_of, normals
 import gpuflow as gf
 import gpuflow.numpy as jnp
 from gpuflow import lax
-from gpuflow.compiler.schedules.phases import phases_of
+from gpuflow.compiler.schedules.phases import split_into_phases
 from gpuflow.compiler.schedules.schedule import scheduled
 from gpuflow.kir.verify import verify
 from gpuflow.targets.cpu.codegen.schedules.row_phases import (
@@ -93,7 +93,7 @@ def test_each_phase_is_split():
 @pytest.mark.parametrize("name", FUNCTIONS)
 def test_the_kernels_are_valid(name):
     shapes = ((2, SHORTEST_ROW),)
-    phases = phases_of(call_of(FUNCTIONS[name], *shapes).kernel, rows_stay=False)
+    phases = split_into_phases(call_of(FUNCTIONS[name], *shapes).kernel, keeps_rows=False)
     assert phases is not None
     for kernel in phases.kernels:
         verify(kernel)

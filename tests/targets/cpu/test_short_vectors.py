@@ -7,7 +7,7 @@ from together import together
 
 import gpuflow as gf
 import gpuflow.numpy as jnp
-from gpuflow.targets.cpu.codegen.loop_compiler import module_of
+from gpuflow.targets.cpu.codegen.loop_compiler import compile_module
 from gpuflow.targets.cpu.codegen.processor import cpu_target
 
 pytestmark = pytest.mark.skipif(
@@ -38,7 +38,9 @@ def copies(first, last, dtype="float32"):
 @pytest.mark.parametrize("turns", range(1, 19))
 def test_which_short_loops_are_written(turns):
     """Those of a power of 2 are LLVM's, which takes several rows a turn; longer ones are loops."""
-    assert module_of(copies(0, turns)).is_final == (turns in LEFT_OVER or turns > 16)
+    assert compile_module(copies(0, turns)).is_fully_vectorized == (
+        turns in LEFT_OVER or turns > 16
+    )
 
 
 @together(size=50)
@@ -71,18 +73,18 @@ def test_which_short_loops_are_written(turns):
     ids=["bytes", "halves", "pairs", "strides", "maxima"],
 )
 def test_short_loops_that_are_left(text):
-    assert not module_of(text).is_final
+    assert not compile_module(text).is_fully_vectorized
 
 
 def test_those_of_any_length_take_a_vector_a_turn():
-    written = module_of(copies(0, "hi"))
-    assert written.is_final
+    written = compile_module(copies(0, "hi"))
+    assert written.is_fully_vectorized
     assert vectors(copies(0, "hi")) == 1
 
 
 def test_processors_with_masks_leave_them(monkeypatch):
     set_masks(monkeypatch, True)
-    assert not module_of(copies(0, 7)).is_final
+    assert not compile_module(copies(0, 7)).is_fully_vectorized
 
 
 @together(size=50)
@@ -111,7 +113,7 @@ def test_programs_of_short_rows(turns):
 
 
 def is_final(*lines):
-    return module_of(source(lines)).is_final
+    return compile_module(source(lines)).is_fully_vectorized
 
 
 COPY = ("v = load_x(x, i)", "store_o(o, i, v)")
@@ -121,7 +123,7 @@ def test_loops_one_after_the_other_may_use_the_same_names():
     """As the pieces of a concatenation do."""
     squares = "v = load_x(x, i - 5)", "store_o(o, i, v * v)"
     text = source([*loop(*COPY, bounds="lo, 5"), *loop(*squares, bounds="5, hi")])
-    assert module_of(text).is_final
+    assert compile_module(text).is_fully_vectorized
     x, o = np.arange(100, dtype="float32"), np.zeros(100, "float32")
     called(text, x, x, o, size=100)
     np.testing.assert_array_equal(o, [*x[:5], *(x[:95] ** 2)])

@@ -58,7 +58,7 @@ def build(
     """Print and build a kernel, once per test run."""
     source = print_cuda(kernel, vectorize)
     built = build_cuda(
-        source.text, source.entry, source.signature, architecture, source.launch.bounds
+        source.text, source.entry, source.signature, architecture, source.launch.max_threads
     )
     return source, built
 

@@ -288,7 +288,7 @@ class Graph:
             }
             self.work(views)
 
-        frontend.api._give(frontend.stream, work)
+        frontend.api._enqueue(frontend.stream, work)
 
     def outputs(self):
         return [one for one in self.made if one.is_output]
@@ -418,6 +418,6 @@ def install(monkeypatch, device):
     api = device.driver.api
     fake = FakeFrontend(api)
     library = Cudnn(lambda: fake, nullcontext)
-    for name in ("deep_library", "chooser"):
+    for name in ("dnn_library", "planning_library"):
         monkeypatch.setattr(api, name, library)
     return fake

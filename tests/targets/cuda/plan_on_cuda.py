@@ -23,9 +23,9 @@ from gpuflow.compiler.pipeline import compile_plan
 from gpuflow.compiler.planning.plan import (
     CallStep,
     KernelStep,
-    Operand,
     Plan,
     Step,
+    StepOperand,
     nbytes,
     reads_of,
     writes_of,
@@ -34,9 +34,9 @@ from gpuflow.core.aval import aval_of, storage_dtype
 from gpuflow.kir.nodes import Kernel, Mode, arguments
 from gpuflow.kir.verify import verify
 from gpuflow.targets.cpu.runtime.kernels import compile_cpu
-from gpuflow.targets.cuda.codegen.cached import CudaKernel, compile_cuda
+from gpuflow.targets.cuda.codegen.cached_builds import CudaKernel, compile_cuda
 from gpuflow.targets.cuda.codegen.printing.scalar_text import STORAGE_BITS
-from gpuflow.targets.cuda.codegen.schedules.index_bits import at_fitting_width
+from gpuflow.targets.cuda.codegen.schedules.index_bits import with_narrowest_indices
 from gpuflow.targets.cuda.codegen.schedules.launch_config import (
     full_blocks,
     launch_shape,
@@ -119,7 +119,7 @@ def _kernel_step(step: KernelStep, memory: Memory, architecture: tuple[int, int]
     touched = dict.fromkeys(
         buffer for call in step.calls for buffer in call.buffers if buffer != NO_BUFFER
     )
-    narrow = at_fitting_width(step.kernel, step.calls)
+    narrow = with_narrowest_indices(step.kernel, step.calls)
     assert narrow.index_bits == 32, "sizes of tests are small"
     wide, device = (
         {buffer: aligned(memory[buffer]).reshape(memory[buffer].shape) for buffer in touched}
@@ -258,7 +258,7 @@ def _parameters(kernel: Kernel, numbers: np.ndarray) -> Any:
 # --- other steps ---------------------------------------------------------------------------
 
 
-def _view(operand: Operand, memory: Memory) -> np.ndarray:
+def _view(operand: StepOperand, memory: Memory) -> np.ndarray:
     if operand.buffer == NO_BUFFER:
         return np.asarray(operand.value, storage_dtype(operand.aval.dtype))
     buffer, view = memory[operand.buffer], operand.layout

@@ -5,7 +5,7 @@ import time
 from pathlib import Path
 from typing import NamedTuple
 
-from gpuflow.compiler.cache.kernel_cache import Entry
+from gpuflow.compiler.cache.kernel_cache import CacheEntry
 
 
 class SmallBuild(NamedTuple):
@@ -40,4 +40,4 @@ class SmallBuild(NamedTuple):
         return self._made()
 
     def _made(self):
-        return Entry(b"code", "bin", "", self.key, info={"process": os.getpid()})
+        return CacheEntry(b"code", "bin", "", self.key, metadata={"process": os.getpid()})

@@ -45,14 +45,14 @@ def test_tiles(device):
 def test_attention_by_tiles_and_by_hand(device, monkeypatch):
     """One kernel, of the numbers that the handwritten kernel gives."""
     launches = []
-    ask = driver_text.block_launch
-    monkeypatch.setattr(block_programs, "_LEAST", 0.0)  # its few turns pay for no compiling
+    ask = driver_text.bind_loop_launch
+    monkeypatch.setattr(block_programs, "_LEAST_SECONDS", 0.0)  # its few turns pay for no compiling
 
     def spy(*args):
         launches.append(ask(*args))
         return launches[-1]
 
-    monkeypatch.setattr(driver_text, "block_launch", spy)
+    monkeypatch.setattr(driver_text, "bind_loop_launch", spy)
     rng = np.random.default_rng(1)
     q, k, v = rng.standard_normal((3, 40, 16)).astype(np.float32)
     with gf.default_device(device), gf.default_matmul_precision("highest"):

@@ -35,15 +35,15 @@ def device():
 def launches(monkeypatch):
     """All loops pay; the list gets an entry for each that is asked: whether a kernel runs it."""
     seen = []
-    ask = driver_text.block_launch
+    ask = driver_text.bind_loop_launch
 
     def spy(*args):
         answer = ask(*args)
         seen.append(answer is not None)
         return answer
 
-    monkeypatch.setattr(block_programs, "_pays", lambda *args: True)
-    monkeypatch.setattr(driver_text, "block_launch", spy)
+    monkeypatch.setattr(block_programs, "_pays_off", lambda *args: True)
+    monkeypatch.setattr(driver_text, "bind_loop_launch", spy)
     return seen
 
 
@@ -151,7 +151,7 @@ def test_static_memory_counts_towards_the_limit_of_an_arena(most, is_shared, mon
 
 
 def test_an_arena_in_global_memory(device, launches, monkeypatch):
-    monkeypatch.setattr(block_programs, "_MOST_SHARED", 0)
+    monkeypatch.setattr(block_programs, "_MOST_SHARED_BYTES", 0)
     got = run(loops, [X], device)
     assert launches == [True]
     for found, want in zip(got, run(loops, [X], gf.devices("cpu")[0]), strict=True):
@@ -273,8 +273,8 @@ def test_what_pays(turns, size, pays, monkeypatch, device):
         asked.append(rule(*args))
         return False
 
-    rule = block_programs._pays
-    monkeypatch.setattr(block_programs, "_pays", spy)
+    rule = block_programs._pays_off
+    monkeypatch.setattr(block_programs, "_pays_off", spy)
     monkeypatch.setattr(driver_text._DeviceArrays, "program_step", only_asks)
     x = np.zeros((turns, size, size), np.float32)
     run(lambda x: lax.map(lambda t: jnp.tanh(jnp.tanh(t @ t) @ t).max(0), x), [x], device)
@@ -283,4 +283,4 @@ def test_what_pays(turns, size, pays, monkeypatch, device):
 
 def only_asks(places, step):
     """Nothing of what would take its time in the simulator."""
-    block_programs.block_launch(step, places.device, places.text.keep)
+    block_programs.bind_loop_launch(step, places.device, places.text.keep)

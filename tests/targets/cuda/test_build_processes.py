@@ -19,7 +19,7 @@ import gpuflow.numpy as jnp
 from gpuflow.base.config import config
 from gpuflow.compiler.cache.kernel_cache import KernelCache
 from gpuflow.runtime.kernel_cache import kernel_cache
-from gpuflow.targets.cuda.codegen import cached
+from gpuflow.targets.cuda.codegen import cached_builds as cached
 from gpuflow.targets.cuda.runtime.program import build_processes
 from gpuflow.targets.cuda.runtime.program.build_processes import build_missing
 
@@ -42,7 +42,7 @@ def builds(count=10, done="", fails=""):
 
 
 def built_by(cache, some):
-    return [cache.get(one.key, lambda: None).info["process"] for one in some]
+    return [cache.get(one.key, lambda: None).metadata["process"] for one in some]
 
 
 @pytest.mark.parametrize("has_folder", [True, False])
@@ -127,7 +127,7 @@ def test_processes_end_with_the_process_that_started_them(done):
         cache = KernelCache(None)
         some = [SmallBuild(f"{{k:064}}", os.getpid(), "", {done!r}) for k in range(10)]
         build_processes.build_missing(some, cache)
-        ids = {{cache.get(one.key, None).info["process"] for one in some}}
+        ids = {{cache.get(one.key, None).metadata["process"] for one in some}}
         child = os.fork()
         if not child:
             os._exit(len(build_processes._workers._idle))

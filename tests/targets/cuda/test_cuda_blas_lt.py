@@ -286,7 +286,7 @@ def test_an_epilogue_is_checked_once_and_left_alone_where_it_fails():
         api.stream = lambda: 77
         epilogues = CheckedEpilogues(api, _lt(fake).gemm_with)
         for _ in range(2):
-            assert epilogues.offers(Epilogue("relu", bias=True), F32, False) == works
+            assert epilogues.supports(Epilogue("relu", bias=True), F32, False) == works
     made = len([value for value in bad.destroyed if isinstance(value, dict) and 4 in value])
     assert made == 1  # one product, for the check
 

@@ -16,7 +16,7 @@ from gpuflow.targets.cuda.codegen.build import (
     build_cuda,
     compile_ptx,
     link_ptx,
-    normalise_ptx,
+    normalize_ptx,
     read_link_report,
 )
 from gpuflow.targets.cuda.codegen.printing.printers import print_cuda
@@ -43,7 +43,7 @@ def test_two_builds_are_equal_byte_by_byte(name):
     for architecture in ((9, 0), (10, 0)):  # the two dialects of PTX that NVVM writes
         _, first = build(kernel, True, architecture)
         second = build_cuda(
-            source.text, source.entry, source.signature, architecture, source.launch.bounds
+            source.text, source.entry, source.signature, architecture, source.launch.max_threads
         )
         assert first == second
 
@@ -89,7 +89,7 @@ def test_ptx_names_source_lines_and_machine_code_does_not_change(architecture):
 @requires_cuda_tools
 def test_an_older_linker_is_given_the_version_that_it_names(monkeypatch):
     """NVVM 13.4 writes PTX 9.4; nvJitLink 13.0 takes 9.0 at most, and the kernels need less."""
-    ptx = normalise_ptx(compile_ptx(SOURCE, "double", SIGNATURE, (9, 0)), "double")
+    ptx = normalize_ptx(compile_ptx(SOURCE, "double", SIGNATURE, (9, 0)), "double")
     seen = []
 
     def older(ptx, architecture):
@@ -117,12 +117,12 @@ def test_old_gpus_are_refused():
 def test_calls_of_functions_that_are_not_there_are_refused():
     ptx = ".extern .func (.param .b32 out) _Zml6__half\n(\n.param .b32 a\n);\n.entry k() { ret; }"
     with pytest.raises(CudaBuildError, match=r"must be self-contained; got a call of .*Zml6"):
-        normalise_ptx(ptx, "k")
+        normalize_ptx(ptx, "k")
 
 
 def test_ptx_without_an_entry_is_refused():
     with pytest.raises(CudaBuildError, match="PTX must have an entry; got none"):
-        normalise_ptx(".version 8.0\n", "k")
+        normalize_ptx(".version 8.0\n", "k")
 
 
 def test_a_log_without_a_report_is_refused():
@@ -269,4 +269,4 @@ def kernel(a, n):
 
 def _ptx(scale, offset, capability=(9, 0), kind="*float32"):
     text = _DEVICE.format(scale=scale, offset=offset)
-    return normalise_ptx(compile_ptx(text, "kernel", (kind, "int64"), capability), "kernel")
+    return normalize_ptx(compile_ptx(text, "kernel", (kind, "int64"), capability), "kernel")

@@ -17,9 +17,9 @@ from gpuflow.base.config import config
 from gpuflow.compiler.cache.kernel_cache import KernelCache, cache_key
 from gpuflow.kir.nodes import Operand
 from gpuflow.kir.text import kernel_text
-from gpuflow.targets.cuda.codegen import cached
+from gpuflow.targets.cuda.codegen import cached_builds as cached
 from gpuflow.targets.cuda.codegen.build import CudaObject
-from gpuflow.targets.cuda.codegen.cached import cache_key_inputs, compile_cuda
+from gpuflow.targets.cuda.codegen.cached_builds import cache_key_inputs, compile_cuda
 from gpuflow.targets.cuda.codegen.printing.printers import print_cuda
 from gpuflow.targets.cuda.codegen.schedules.launch_config import (
     launch_shape,
@@ -72,7 +72,7 @@ def _key(name, variant):
 def test_variants_and_architectures_are_kept_apart(tmp_path):
     cache, kernel = KernelCache(tmp_path), cuda_zoo.zoo()["map"]
     vectors, scalars = (compile_cuda(kernel, cache, vectorize=flag) for flag in (True, False))
-    assert (vectors.source.launch.width, scalars.source.launch.width) == (4, 1)
+    assert (vectors.source.launch.vector_width, scalars.source.launch.vector_width) == (4, 1)
     other = compile_cuda(kernel, cache, (8, 0))
     assert other.built.cubin != vectors.built.cubin and cache.stats.built == 3
     column = cuda_zoo.zoo()["column"]  # its text allows no vectors: one build serves for both
@@ -85,7 +85,7 @@ import sys
 sys.path[:0] = {paths!r}
 import cuda_zoo
 from gpuflow.compiler.cache.kernel_cache import KernelCache
-from gpuflow.targets.cuda.codegen.cached import compile_cuda
+from gpuflow.targets.cuda.codegen.cached_builds import compile_cuda
 from gpuflow.targets.cuda.codegen.schedules.launch_config import launch_shape
 cache = KernelCache({folder!r})
 found = compile_cuda(cuda_zoo.zoo()["row"], cache)
@@ -136,7 +136,10 @@ def greedy_columns(sums):
 def test_what_is_tried_after_a_spill():
     zoo = cuda_zoo.zoo()
     tried = {
-        name: [(s.width, s.tile, s.small_tile) for s in schedules_to_try(zoo[name], vectorize=True)]
+        name: [
+            (s.vector_width, s.register_vectors, s.is_small_block)
+            for s in schedules_to_try(zoo[name], vectorize=True)
+        ]
         for name in ("map", "row", "column", "full")
     }
     assert tried["map"] == tried["full"] == [(4, 0, False), (1, 0, False)]
@@ -147,8 +150,8 @@ def test_what_is_tried_after_a_spill():
 
 def test_blocks_of_a_small_tile():
     for name, extents in (("row", {"i0": 9, "i1": 10**6}), ("column", {"row": 5000, "column": 70})):
-        launch = schedule_cuda(cuda_zoo.zoo()[name], vectorize=False, small_tile=True)
-        assert launch.bounds == 256
+        launch = schedule_cuda(cuda_zoo.zoo()[name], vectorize=False, is_small_block=True)
+        assert launch.max_threads == 256
         _, (x, y) = launch_shape(launch, extents, 10)
         assert x * y == 256
 
@@ -160,7 +163,7 @@ def test_a_kernel_that_spills_gets_a_smaller_tile():
     cache = KernelCache(None)
     wide = next(iter(schedules_to_try(kernel, vectorize=True)))
     compiled = compile_cuda(kernel, cache)
-    assert wide.bounds == 1024 and compiled.source.launch.small_tile
+    assert wide.max_threads == 1024 and compiled.source.launch.is_small_block
     assert compiled.built.spill_bytes == 0 and compiled.built.registers > 64
 
 
@@ -174,9 +177,9 @@ def test_the_least_spill_wins_where_every_schedule_spills(monkeypatch, tmp_path)
     monkeypatch.setattr(cached, "build_cuda", build)
     cache = KernelCache(tmp_path)
     compiled = compile_cuda(cuda_zoo.zoo()["map"], cache)
-    assert compiled.built.spill_bytes == 24 and compiled.source.launch.width == 1
+    assert compiled.built.spill_bytes == 24 and compiled.source.launch.vector_width == 1
     again = compile_cuda(cuda_zoo.zoo()["map"], KernelCache(tmp_path))
-    assert again == compiled and again.source.launch.width == 1
+    assert again == compiled and again.source.launch.vector_width == 1
 
 
 @requires_cuda_tools
@@ -184,16 +187,16 @@ def test_a_small_tile_computes_the_same(monkeypatch):
     monkeypatch.setattr(
         cached,
         "schedules_to_try",
-        lambda kernel, vectorize: [schedule_cuda(kernel, vectorize=False, small_tile=True)],
+        lambda kernel, vectorize: [schedule_cuda(kernel, vectorize=False, is_small_block=True)],
     )
     x = np.random.default_rng(0).standard_normal((1100, 40)).astype(np.float32)
     ran = run_plan(lambda x: (jnp.cos(x).sum(0), jnp.sin(x.T).max(-1)), (x,))
-    assert any(r.compiled.source.launch.small_tile for r in ran)
+    assert any(r.compiled.source.launch.is_small_block for r in ran)
 
 
 def test_the_key_holds_the_variables_of_numba(tmp_path):
     """Some change the code that Numba makes: later processes would load it."""
-    module = "gpuflow.targets.cuda.codegen.cached"
+    module = "gpuflow.targets.cuda.codegen.cached_builds"
     program = f"from {module} import cache_key_inputs as key; print(key((9, 0)))"
     keys = set()
     for settings in ({}, {"NUMBA_OPT": "0"}, {"NUMBA_CPU_NAME": "generic"}):

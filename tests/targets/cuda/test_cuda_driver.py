@@ -19,7 +19,11 @@ from gpuflow.base.garbage import collect_garbage
 from gpuflow.targets.cuda.runtime.driver.device_memory import LARGE, in_units
 from gpuflow.targets.cuda.runtime.driver.driver import GpuDriver
 from gpuflow.targets.cuda.runtime.driver.faults import GpuFault, StatusError, fault
-from gpuflow.targets.cuda.runtime.driver.graphs import BufferUse, Call, RecordedLaunches
+from gpuflow.targets.cuda.runtime.driver.graphs import (
+    BufferAccess,
+    RecordableCall,
+    RecordedLaunches,
+)
 from gpuflow.targets.cuda.runtime.program.library_calls import LibraryCall
 
 pytestmark = requires_cuda_tools
@@ -491,9 +495,11 @@ def test_donated_steps_replay_in_place(late):
 def test_addresses_that_never_come_again_stop_the_recording():
     calls = []
     api = LateApi()
-    one = Call(lambda place, stream=1: api._give(stream, lambda: calls.append(place)), ((0, 0),))
+    one = RecordableCall(
+        lambda place, stream=1: api._enqueue(stream, lambda: calls.append(place)), ((0, 0),)
+    )
     device = SimpleNamespace(api=api, compute=1)
-    recorded = RecordedLaunches(device, one.run, [one], [BufferUse(4)])
+    recorded = RecordedLaunches(device, one.run, [one], [BufferAccess(4)])
     for number in range(100):
         recorded(number)
     api.synchronize(1)

@@ -287,9 +287,11 @@ def test_phases_of_other_widths(dtype):
 
     kernel = make("phases", {"i0": PARALLEL, "i1": ROW}, operands, body, kind="row")
     launch = build(kernel, True, (9, 0))[0].launch
-    assert (launch.width, launch.tile) == {"bfloat16": (8, 2), "float64": (2, 2), "int8": (16, 1)}[
-        dtype
-    ]
+    assert (launch.vector_width, launch.register_vectors) == {
+        "bfloat16": (8, 2),
+        "float64": (2, 2),
+        "int8": (16, 1),
+    }[dtype]
     for rows, columns in [(9, 48), (3, 32 * 50), (2, 32 * 600), (2, 33)]:
         count = rows * columns
         arrays = {n: random_array(count, dtype, k) for k, n in enumerate("xy")}

@@ -15,7 +15,7 @@ from plan_on_cuda import plan_of, run_plan
 
 from gpuflow.compiler.planning.plan import KernelStep
 from gpuflow.kir.nodes import Mode
-from gpuflow.targets.cuda.codegen.cached import cuda_kernels
+from gpuflow.targets.cuda.codegen.cached_builds import cuda_kernels
 
 pytestmark = requires_cuda_tools
 
@@ -46,7 +46,7 @@ def strategies(name):
 
 
 def widths(name):
-    return {r.compiled.source.launch.width for r in run(name)}
+    return {r.compiled.source.launch.vector_width for r in run(name)}
 
 
 def test_the_programs_reach_what_they_are_for():
@@ -92,4 +92,4 @@ def test_memory_that_is_not_aligned_takes_the_scalar_variant():
     function = PROGRAMS["broadcast"].function
     for columns, width in ((21, 1), (20, 4)):
         (only,) = run_plan(function, (np.ones(3, np.float32), np.ones(columns, np.float32)))
-        assert only.compiled.source.launch.width == width
+        assert only.compiled.source.launch.vector_width == width

@@ -45,8 +45,8 @@ ROOT = Path(__file__).parents[3]
 def test_strategy_and_width(name, strategy, width):
     """batch_center is contiguous along its reduction, so its threads go there, as in a row."""
     launch = schedule_cuda(cuda_zoo.zoo()[name], vectorize=True)
-    assert (launch.strategy, launch.width) == (strategy, width)
-    assert schedule_cuda(cuda_zoo.zoo()[name], vectorize=False).width == 1
+    assert (launch.strategy, launch.vector_width) == (strategy, width)
+    assert schedule_cuda(cuda_zoo.zoo()[name], vectorize=False).vector_width == 1
 
 
 def shape(name, processors=10, **extents):
@@ -94,7 +94,7 @@ def test_threads_of_a_block_are_whole_warps_within_the_bounds():
         for extent in (1, 100, 10**4, 10**7):
             extents = {axis.name: extent for axis in kernel.axes}
             _, (x, y) = launch_shape(launch, extents, 10)
-            assert x * y <= launch.bounds
+            assert x * y <= launch.max_threads
             assert (x * y) % 32 == 0 or not kernel.axes
 
 
@@ -118,7 +118,7 @@ def test_what_vectors_of_rows_must_be_given():
     kernel = cuda_zoo.zoo()["row"]
     launch = schedule_cuda(kernel, vectorize=True)
     operands = launch.vector_operands, launch.register_operands
-    assert (*operands, launch.tile) == (("x", "o"), ("x",), 4)
+    assert (*operands, launch.register_vectors) == (("x", "o"), ("x",), 4)
     strides = {("x", "i0"): 12, ("o", "i0"): 8}
     assert may_launch(launch, kernel, {"x": 16, "o": 32}, {"i0": 3, "i1": 8}, strides)
     assert not may_launch(launch, kernel, {"x": 8, "o": 32}, {"i0": 3, "i1": 8}, strides)
@@ -128,10 +128,10 @@ def test_what_vectors_of_rows_must_be_given():
     full = cuda_zoo.zoo()["full"]
     launch = schedule_cuda(full, vectorize=True)
     addresses = {"x": 16, "square": 32}
-    assert launch.tile == 0 and may_launch(launch, full, addresses, {"i0": 8}, {})
+    assert launch.register_vectors == 0 and may_launch(launch, full, addresses, {"i0": 8}, {})
     assert not may_launch(launch, full, addresses, {"i0": 9}, {})
     between = schedule_cuda(cuda_zoo.zoo()["column_between"], vectorize=True)
-    assert (between.register_operands, between.tile) == (("x",), 4)
+    assert (between.register_operands, between.register_vectors) == (("x",), 4)
 
 
 def test_an_operand_that_is_read_after_it_was_written_is_not_vectorized():
@@ -143,7 +143,7 @@ def test_an_operand_that_is_read_after_it_was_written_is_not_vectorized():
             b.store("o", b.load("x"))
 
     kernel = make("again", {"i0": PARALLEL}, operands, body)
-    assert schedule_cuda(kernel, vectorize=True).width == 1
+    assert schedule_cuda(kernel, vectorize=True).vector_width == 1
 
 
 _GOLDEN = [

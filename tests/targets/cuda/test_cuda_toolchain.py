@@ -13,7 +13,7 @@ from cuda_harness import requires_cuda_tools
 from gpuflow.compiler.cache.kernel_cache import KernelCache
 from gpuflow.targets.cuda.codegen import toolchain
 from gpuflow.targets.cuda.codegen.build import build_cuda
-from gpuflow.targets.cuda.codegen.cached import compile_cuda
+from gpuflow.targets.cuda.codegen.cached_builds import compile_cuda
 from gpuflow.targets.cuda.codegen.toolchain import (
     INSTALL,
     CudaToolchainError,
@@ -102,7 +102,7 @@ if vars(np).pop("row_stack", None):
     np.__all__.remove("row_stack")
 import cuda_zoo
 from gpuflow.compiler.cache.kernel_cache import KernelCache
-from gpuflow.targets.cuda.codegen.cached import compile_cuda
+from gpuflow.targets.cuda.codegen.cached_builds import compile_cuda
 assert compile_cuda(cuda_zoo.scaled_tanh(), KernelCache(None)).built.cubin
 assert not hasattr(np, "row_stack")
 """

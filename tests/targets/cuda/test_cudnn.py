@@ -271,7 +271,7 @@ def test_without_the_library_nothing_is_said(device, monkeypatch, recwarn):
         raise OSError("[cudnn] libcudnn.so.9 must be installed")
 
     library = Cudnn(load, nullcontext)
-    for name in ("deep_library", "chooser"):
+    for name in ("dnn_library", "planning_library"):
         monkeypatch.setattr(device.driver.api, name, library)
     _check("1x1", FIRST, "float32", device)
     assert len(asked) == 1 and not list(recwarn)
@@ -369,7 +369,7 @@ def _library(device):
 def test_each_call_is_given_to_the_stream_that_it_is_for(device):
     fake, library = _library(device)
     bound, captured = -7, -9  # no streams of the device, or another test would run what they hold
-    run = library.bind(library.choose(_call(), True), bound)
+    run = library.bind(library.plan_call(_call(), True), bound)
     for stream in (None, captured, None):
         run(0x1000, 0x2000, 0x3000, 0x4000, *([] if stream is None else [stream]))
     assert [call[2] for call in fake.calls] == [bound, captured, bound]
@@ -380,17 +380,17 @@ def test_equal_calls_share_a_plan(device):
     made = []
     pygraph = fake.pygraph
     fake.pygraph = lambda **options: made.append(None) or pygraph(**options)
-    chosen = library.choose(_call(), True)
+    chosen = library.plan_call(_call(), True)
     runs = [library.bind(chosen, 7) for _ in range(3)]
-    assert library.choose(_call(), True) is chosen and len(made) == 1
+    assert library.plan_call(_call(), True) is chosen and len(made) == 1
     for size in range(5, 45):  # plans that nobody uses are forgotten
-        library.choose(_call(x=(1, 2, size, 4), y=(1, 3, size - 2, 2)), True)
+        library.plan_call(_call(x=(1, 2, size, 4), y=(1, 3, size - 2, 2)), True)
     assert len(made) == 41 and len(library._plans) <= 34
     library.bind(chosen, 7)
     assert len(made) == 41
     del runs
     for size in range(45, 85):
-        library.choose(_call(x=(1, 2, size, 4), y=(1, 3, size - 2, 2)), True)
+        library.plan_call(_call(x=(1, 2, size, 4), y=(1, 3, size - 2, 2)), True)
     collect_garbage()
     library.bind(chosen, 7)
     assert len(made) == 82
@@ -398,7 +398,7 @@ def test_equal_calls_share_a_plan(device):
 
 def test_a_plan_of_another_device_must_not_need_more(device):
     fake, library = _library(device)
-    chosen = library.choose(_call(), True)
+    chosen = library.plan_call(_call(), True)
     library.bind(chosen, 7)
     fake.more = 8
     other = Cudnn(lambda: fake, nullcontext)
@@ -414,7 +414,7 @@ def test_devices_of_one_model_have_one_plan(monkeypatch):
     first, second = gpu_devices("late_cudnns", LateApi(), LateApi())
     fakes = [install(monkeypatch, one) for one in (first, second)]
     assert first.driver.target is not second.driver.target
-    monkeypatch.setattr(second.driver.api, "chooser", first.driver.api.chooser)
+    monkeypatch.setattr(second.driver.api, "planning_library", first.driver.api.planning_library)
     assert first.driver.target is second.driver.target
     assert fakes[0] is not fakes[1]
 
@@ -458,7 +458,7 @@ def test_a_call_that_fails_is_an_error(device, fake):
 def test_a_library_that_does_not_work_is_not_used(name, device):
     fake, library = _library(device)
     fake.failing[name] = RuntimeError("CUDNN_STATUS_NOT_INITIALIZED")
-    assert library.choose(_call(), True) is None
+    assert library.plan_call(_call(), True) is None
     assert library.why_not(_call(), True) == "CUDNN_STATUS_NOT_INITIALIZED"
 
 
@@ -466,12 +466,12 @@ def test_a_fault_of_a_kernel_is_no_refusal(device):
     fake, library = _library(device)
     fake.failing["create_handle"] = RuntimeError("cudaErrorIllegalAddress")
     with pytest.raises(RuntimeError, match="cudaErrorIllegalAddress"):
-        library.choose(_call(), True)
+        library.plan_call(_call(), True)
 
 
 def test_a_library_that_is_gone(device):
     _, library = _library(device)
-    chosen = library.choose(_call(), True)
+    chosen = library.plan_call(_call(), True)
 
     def load():
         raise OSError
@@ -482,7 +482,7 @@ def test_a_library_that_is_gone(device):
 
 def test_places_between_vectors_are_an_error(device):
     fake, library = _library(device)
-    run = library.bind(library.choose(_call(), True), 7)
+    run = library.bind(library.plan_call(_call(), True), 7)
     with pytest.raises(ValueError, match=r"must begin at multiples of 16 bytes for cuDNN; got 0x1"):
         run(0x1004, 0x2000, 0x3000, 0x4000)
     assert not fake.calls
@@ -495,8 +495,8 @@ def test_other_versions_are_refused(number, text, monkeypatch, device):
     monkeypatch.setattr(frontend.ctypes, "CDLL", lambda path: library)
     convolutions = Cudnn(frontend.load_frontend, nullcontext)
     with pytest.warns(UserWarning, match=rf"lib/cudnn must be cuDNN 9;.*got {text}\. Fix: pip"):
-        assert convolutions.choose(_call(), True) is None
-    assert convolutions.choose(_call(reduced=False), True) is None  # and once is enough
+        assert convolutions.plan_call(_call(), True) is None
+    assert convolutions.plan_call(_call(reduced=False), True) is None  # and once is enough
 
 
 def test_without_the_frontend_the_library_is_not_used(monkeypatch, device, recwarn):
@@ -505,7 +505,7 @@ def test_without_the_frontend_the_library_is_not_used(monkeypatch, device, recwa
     monkeypatch.setattr(frontend.ctypes, "CDLL", lambda path: library)
     monkeypatch.setitem(sys.modules, "cudnn", None)
     convolutions = Cudnn(frontend.load_frontend, nullcontext)
-    assert convolutions.choose(_call(), True) is None and not recwarn.list
+    assert convolutions.plan_call(_call(), True) is None and not recwarn.list
     reason = convolutions.why_not(_call(), True)
     assert re.search(r"nvidia-cudnn-frontend must be importable; got .*Fix: pip", reason)
 
@@ -515,7 +515,7 @@ def test_without_the_frontend_the_library_is_not_used(monkeypatch, device, recwa
 
     monkeypatch.setitem(sys.modules, "cudnn", Broken())
     convolutions = Cudnn(frontend.load_frontend, nullcontext)
-    assert convolutions.choose(_call(), True) is None and not recwarn.list
+    assert convolutions.plan_call(_call(), True) is None and not recwarn.list
     assert "RuntimeError: Unable to find symbol" in convolutions.why_not(_call(), True)
 
 
@@ -525,14 +525,14 @@ def test_two_versions_of_the_library(monkeypatch, device):
     monkeypatch.setattr(frontend.ctypes, "CDLL", lambda path: library)
     monkeypatch.setitem(sys.modules, "cudnn", SimpleNamespace(backend_version=lambda: 91002))
     with pytest.warns(UserWarning, match=r"of version 9\.28\.1, and .* has loaded 9\.10\.2"):
-        assert Cudnn(frontend.load_frontend, nullcontext).choose(_call(), True) is None
+        assert Cudnn(frontend.load_frontend, nullcontext).plan_call(_call(), True) is None
 
 
 def test_another_version_of_the_frontend_is_told(device):
     fake, library = _library(device)
     fake.failing["validate"] = TypeError("an unexpected argument")
     with pytest.warns(UserWarning, match=r"of a version from 1\.18 to 1\.28; got TypeError: an"):
-        assert library.choose(_call(), True) is None
+        assert library.plan_call(_call(), True) is None
 
 
 class _Version:
@@ -554,12 +554,12 @@ def test_what_is_right_is_used(kind, dtype, last, device, recwarn):
     tried = CheckedLibrary(library, device.driver.api, TRIALS)
     call = _call(kind, dtype=np.dtype(dtype), channels_last=last)
     for _ in range(2):  # one trial
-        assert tried.choose(call, True) == library.choose(call, True) is not None
+        assert tried.plan_call(call, True) == library.plan_call(call, True) is not None
     assert len(fake.calls) == 2 and {call[0] for call in fake.calls} == {kind}
     assert not recwarn.list
-    tried.choose(_call(kind, dtype=np.dtype(dtype), channels_last=not last), True)
+    tried.plan_call(_call(kind, dtype=np.dtype(dtype), channels_last=not last), True)
     assert len(fake.calls) == 4
-    tried.choose(call, False)  # it may be another plan
+    tried.plan_call(call, False)  # it may be another plan
     assert len(fake.calls) == 6
 
 
@@ -596,8 +596,8 @@ def test_what_is_wrong_is_not_used(name, kind, device, monkeypatch):
     tried = CheckedLibrary(library, device.driver.api, TRIALS)
     text = rf"got others for {kind} convolution .* Fix: install a cuDNN"
     with pytest.warns(UserWarning, match=text):
-        assert tried.choose(_call(kind), True) is None
-    assert tried.choose(_call(kind), True) is None  # in silence
+        assert tried.plan_call(_call(kind), True) is None
+    assert tried.plan_call(_call(kind), True) is None  # in silence
 
 
 def test_a_fault_in_a_trial_is_no_refusal(device):
@@ -605,13 +605,13 @@ def test_a_fault_in_a_trial_is_no_refusal(device):
     fake.failing["execute"] = RuntimeError("cudaErrorIllegalAddress")
     tried = CheckedLibrary(library, device.driver.api, TRIALS)
     with pytest.raises(StatusError, match="cudaErrorIllegalAddress"):
-        tried.choose(_call(), True)
+        tried.plan_call(_call(), True)
 
 
 def test_nothing_was_wrong_where_another_reason_holds(device):
     _, library = _library(device)
     tried = CheckedLibrary(library, device.driver.api, TRIALS)
-    assert tried.choose(_call(), True) is not None
+    assert tried.plan_call(_call(), True) is not None
     assert tried.why_not(_call(), True) == ""
 
 
@@ -620,7 +620,7 @@ def test_a_library_that_is_not_there_is_not_tried(device):
         raise OSError("no such file")
 
     tried = CheckedLibrary(Cudnn(load, nullcontext), device.driver.api, TRIALS)
-    assert tried.choose(_call(), True) is None
+    assert tried.plan_call(_call(), True) is None
 
 
 # Batch, channels, outputs, image, taps, strides, padding, groups, layout. Gradients of filters with

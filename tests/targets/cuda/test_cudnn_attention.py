@@ -16,12 +16,12 @@ import gpuflow.numpy as jnp
 from gpuflow import nn
 from gpuflow.base.dtypes import bfloat16
 from gpuflow.core.blocks import Attention
+from gpuflow.targets.cuda.library.cudnn_attention import call_of
 from gpuflow.targets.cuda.library.dnn.attention_trial import small_arrays, small_call
 from gpuflow.targets.cuda.library.dnn.calls import AttentionCall
 from gpuflow.targets.cuda.library.dnn.cudnn import Cudnn
 from gpuflow.targets.cuda.library.dnn.self_check import CheckedLibrary
 from gpuflow.targets.cuda.library.dnn.trials import TRIALS
-from gpuflow.targets.cuda.library.library_attention import call_of
 
 HALF = np.dtype(np.float16)
 WHAT = Attention(2, 6, 8, 4, 2, 16, 0.25, True, None, None, None, False, False, False)
@@ -42,7 +42,7 @@ def _tried(api, **wrong):
 
 
 def _install(monkeypatch, api, library):
-    for name in ("deep_library", "chooser"):
+    for name in ("dnn_library", "planning_library"):
         monkeypatch.setattr(api, name, library)
 
 
@@ -180,11 +180,11 @@ def test_arrays_between_vectors_are_ours(shifts, device, monkeypatch):
 def test_the_trial_of_a_right_library(causal, group, gradient, device, recwarn):
     fake, tried = _tried(device.driver.api)
     call = replace(CALL, causal=causal, heads=2 * group, gradient=gradient)
-    assert tried.choose(call, True).call == call
+    assert tried.plan_call(call, True).call == call
     kind = ("gradients of " if gradient else "") + ("causal " if causal else "") + "attention"
     lengths = [(kind, dims[1][2] > dims[2][2]) for kind, _, _, dims in fake.calls]
     assert sorted(lengths) == [(kind, False), (kind, True)]
-    tried.choose(replace(call, queries=17), True)
+    tried.plan_call(replace(call, queries=17), True)
     assert len(fake.calls) == 2 and not recwarn.list
 
 
@@ -201,8 +201,8 @@ def test_the_trial_of_a_right_library(causal, group, gradient, device, recwarn):
 def test_the_trial_of_a_wrong_library(wrong, device):
     _, tried = _tried(device.driver.api, **wrong)
     with pytest.warns(UserWarning, match="on small arrays; got others for causal attention"):
-        assert tried.choose(CALL, True) is None
-    assert tried.choose(CALL, True) is None
+        assert tried.plan_call(CALL, True) is None
+    assert tried.plan_call(CALL, True) is None
 
 
 @pytest.mark.parametrize("wrong", [{"slope": 1.2}, {"slope": 0.8}, {"uses_out": False}], ids=str)
@@ -212,23 +212,23 @@ def test_the_trial_of_wrong_gradients(size, heads, causal, wrong, device):
     _, tried = _tried(device.driver.api, **wrong)
     call = replace(CALL, gradient=True, size=size, heads=heads, causal=causal)
     with pytest.warns(UserWarning, match="got others for gradients of"):
-        assert tried.choose(call, True) is None
-    assert tried.choose(replace(call, gradient=False), True) is not None
+        assert tried.plan_call(call, True) is None
+    assert tried.plan_call(replace(call, gradient=False), True) is not None
 
 
 def test_a_trial_that_cannot_run(device):
     fake, tried = _tried(device.driver.api)
     fake.failing["execute"] = RuntimeError("CUDNN_STATUS_EXECUTION_FAILED")
     with pytest.warns(UserWarning, match="must run; got CUDNN_STATUS_EXECUTION_FAILED"):
-        assert tried.choose(CALL, True) is None
+        assert tried.plan_call(CALL, True) is None
 
 
 def test_what_a_trial_cannot_show_is_not_taken(device):
     """A library that refuses the small calls says nothing of how it masks."""
     _, library = _library(device.driver.api)
-    choose = library.choose
-    library.choose = lambda call, same: choose(call, same) if call == CALL else None
-    assert CheckedLibrary(library, device.driver.api, TRIALS).choose(CALL, True) is None
+    choose = library.plan_call
+    library.plan_call = lambda call, same: choose(call, same) if call == CALL else None
+    assert CheckedLibrary(library, device.driver.api, TRIALS).plan_call(CALL, True) is None
 
 
 def test_small_arrays_tell_masks_apart():

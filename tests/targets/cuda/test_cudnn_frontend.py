@@ -128,8 +128,8 @@ import numpy as np
 from gpuflow.base.dtypes import bfloat16
 from gpuflow.targets.cuda.library.dnn.calls import AttentionCall, ConvolutionCall
 from gpuflow.targets.cuda.library.dnn.frontend import (
+    DATA_TYPE_NAMES,
     MOST_WORKSPACE,
-    TYPES,
     load_frontend,
     make_plan,
 )
@@ -139,7 +139,7 @@ library = load_frontend()
 device = library.create_device_properties(sys.argv[1])
 calls = []
 for dtype, kind, last, reduced in itertools.product(
-    TYPES, ("forward", "data", "filter"), (False, True), (False, True)
+    DATA_TYPE_NAMES, ("forward", "data", "filter"), (False, True), (False, True)
 ):
     if reduced and dtype != np.float32:
         continue
@@ -148,12 +148,12 @@ for dtype, kind, last, reduced in itertools.product(
     volume = ConvolutionCall(kind, (2, 16, 9, 8, 7), (24, 16, 3, 2, 1), (2, 24, 9, 8, 7), last,
                              ((1, 1), (0, 1), (0, 0)), (1, 1, 1), (1, 1, 1), 1, dtype, reduced)
     for call in (one, volume):
-        calls += [call, *TRIALS[ConvolutionCall].calls(call)]
+        calls += [call, *TRIALS[ConvolutionCall].small_calls(call)]
 for (dtype, group, size), causal, gradient in itertools.product(
     ((np.dtype(np.float16), 1, 64), (bfloat16, 2, 128)), (False, True), (False, True)
 ):
     one = AttentionCall(2, 256, 256, 2 * group, 2, size, 0.125, causal, dtype, gradient)
-    calls += [one, *TRIALS[AttentionCall].calls(one)]
+    calls += [one, *TRIALS[AttentionCall].small_calls(one)]
 for call in calls:
     try:
         graph = graph_of(library, call, True, device_property=device)

@@ -10,6 +10,7 @@ from gpuflow import lax
 from gpuflow.compiler.pipeline import compile_plan
 from gpuflow.compiler.planning.plan import CallStep
 from gpuflow.core.lowering import block_of
+from gpuflow.targets.cuda.library.cudnn_convolutions import plan_of
 from gpuflow.targets.cuda.library.dnn.calls import (
     DATA,
     FILTER,
@@ -18,7 +19,6 @@ from gpuflow.targets.cuda.library.dnn.calls import (
     packed_strides,
 )
 from gpuflow.targets.cuda.library.launch_sequence import LibraryLaunch
-from gpuflow.targets.cuda.library.library_convolutions import plan_of
 from gpuflow.targets.cuda.library.target import GpuTarget
 
 ARRAYS = {FORWARD: "xwy", DATA: "ywx", FILTER: "xyw"}  # left, right and out
@@ -39,7 +39,7 @@ LAYOUTS = {
 class TakesAll:
     """A library that takes every call."""
 
-    def choose(self, call, deterministic):
+    def plan_call(self, call, deterministic):
         how = {
             "pads": call.padding,
             "steps": call.strides,
@@ -92,8 +92,8 @@ def _done(plan, operands, shape):
     """The result of a planned call on flat buffers."""
     call, names = plan.call, ARRAYS[plan.call.kind]
     flat = [x.ravel() for x in operands]
-    if plan.copied is not None:
-        right = _view(flat[1], plan.offsets[1], plan.copied.shape, plan.copied.strides)
+    if plan.right_copy is not None:
+        right = _view(flat[1], plan.offsets[1], plan.right_copy.shape, plan.right_copy.strides)
         places = [(flat[0], plan.offsets[0]), (right.ravel().copy(), 0)]
     else:
         places = list(zip(flat, plan.offsets, strict=True))
@@ -113,21 +113,21 @@ def _done(plan, operands, shape):
     }
     out = names[2]
     views[out][...] = computed(out, how, views)
-    if plan.out_copied is None:
+    if plan.out_copy is None:
         return written.reshape(shape)
-    return _view(written, 0, plan.out_copied.shape, plan.out_copied.strides)
+    return _view(written, 0, plan.out_copy.shape, plan.out_copy.strides)
 
 
 def _plans(function, *operands):
     """The calls that the library makes, and how."""
-    target = GpuTarget(deep_library=TakesAll())
+    target = GpuTarget(dnn_library=TakesAll())
     with gf.enable_x64():
         plan, values = compile_plan(gf.make_jaxpr(function)(*operands), target=target)
     assert not values
     calls = [step for step in plan.steps if isinstance(step, CallStep)]
     plans = [plan_of(block_of(step.eqn), step, target) for step in calls]
     for step, plan in zip(calls, plans, strict=True):
-        is_library = [isinstance(one, LibraryLaunch) for one in step.choice.launches]
+        is_library = [isinstance(one, LibraryLaunch) for one in step.implementation.launches]
         assert any(is_library) == (plan is not None)
     return [pair for pair in zip(calls, plans, strict=True) if pair[1] is not None]
 

@@ -26,7 +26,7 @@ import gpuflow.numpy as jnp
 from gpuflow.kir.nodes import Operand
 from gpuflow.targets.cuda.codegen.schedules.launch_config import (
     launch_shape,
-    leaves_idle,
+    leaves_processors_idle,
     may_launch,
     schedule_cuda,
 )
@@ -52,10 +52,10 @@ def column_sum(dtype, out="float32", bits=64, exact=None):
 def test_what_goes_in_pairs():
     for dtype in HALVES:
         wide = schedule_cuda(column_sum(dtype), vectorize=True)
-        assert (wide.strategy, wide.width, wide.vector_operands) == ("column", 2, ("x",))
-        assert schedule_cuda(column_sum(dtype), vectorize=False).width == 1
-    assert schedule_cuda(column_sum("float32"), vectorize=True).width == 1
-    assert schedule_cuda(column_sum("float32", "bfloat16"), vectorize=True).width == 1
+        assert (wide.strategy, wide.vector_width, wide.vector_operands) == ("column", 2, ("x",))
+        assert schedule_cuda(column_sum(dtype), vectorize=False).vector_width == 1
+    assert schedule_cuda(column_sum("float32"), vectorize=True).vector_width == 1
+    assert schedule_cuda(column_sum("float32", "bfloat16"), vectorize=True).vector_width == 1
 
 
 def test_pairs_fill_half_as_many_blocks_of_the_same_height():
@@ -72,8 +72,8 @@ def test_pairs_must_fill_a_device():
     """Fewer blocks than it has multiprocessors are those of one column for each thread."""
     wide, narrow = (schedule_cuda(column_sum("bfloat16"), which) for which in (True, False))
     for columns, idle in ((2, True), (131 * 64, True), (131 * 64 + 2, False), (1 << 20, False)):
-        assert leaves_idle(wide, {"row": 100, "column": columns}, 132) == idle
-        assert not leaves_idle(narrow, {"row": 100, "column": columns}, 132)
+        assert leaves_processors_idle(wide, {"row": 100, "column": columns}, 132) == idle
+        assert not leaves_processors_idle(narrow, {"row": 100, "column": columns}, 132)
 
 
 def test_when_pairs_may_be_read():
@@ -172,7 +172,7 @@ class Variants:
         built = BUILD(kernel, device, vectorize and not self.refuses)
         launch = built.source.launch
         if launch.strategy == "column":
-            (self.wide if launch.width > 1 else self.narrow).add(kernel.name)
+            (self.wide if launch.vector_width > 1 else self.narrow).add(kernel.name)
         return built
 
     @property
@@ -181,13 +181,13 @@ class Variants:
         return bool(self.wide - self.narrow)
 
 
-BUILD = launches._build
+BUILD = launches._build_kernel
 
 
 @pytest.fixture
 def variants(monkeypatch):
     one = Variants()
-    monkeypatch.setattr(launches, "_build", one.build)
+    monkeypatch.setattr(launches, "_build_kernel", one.build)
     return one
 
 

@@ -66,7 +66,9 @@ def test_a_thread_loads_16_bytes_at_once(name, dtype):
     avals = [gf.ShapeDtypeStruct(shape, dtype) for shape in shapes]
     avals += [gf.ShapeDtypeStruct((40,), "int32")] if has_index else []
     source = print_cuda(last_kernel(function, *avals))
-    built = build_cuda(source.text, source.entry, source.signature, (9, 0), source.launch.bounds)
+    built = build_cuda(
+        source.text, source.entry, source.signature, (9, 0), source.launch.max_threads
+    )
     assert built.spill_bytes == 0
     loads = [line for line in sass(built.cubin) if "LDG." in line]
     assert sum(".128" in line for line in loads) == vectors, loads
@@ -140,7 +142,7 @@ def branch(compare, left, right, swap=False):
         at, pair = b.load("at"), [left(b), right(b)]
         predicate = b.apply(compare, *(reversed(pair) if swap else pair))
         second = b.apply("sub", at, b.load("a"))
-        return b.choose(
+        return b.lazy_select(
             predicate, lambda: b.load("x", offset=at), lambda: b.load("y", offset=second)
         )
 
@@ -199,8 +201,8 @@ def test_which_loads_may_be_vectors(name):
     found = computed_loads(kernel, innermost(kernel), 4)
     assert bool(found) == (needs is not None)
     if found:
-        assert {argument.operand for argument in found[0].needs} == needs
-        assert all(argument.kind in ("base", "scalar") for argument in found[0].needs)
+        assert {argument.operand for argument in found[0].required_multiples} == needs
+        assert all(argument.kind in ("base", "scalar") for argument in found[0].required_multiples)
     # The index along the last axis must count by one.
     strided = kernel_of(element, index_stride=ANY)
     assert not computed_loads(strided, innermost(strided), 4)
@@ -225,7 +227,7 @@ def test_a_comparison_decides_through_other_values():
     kernel = kernel_of(element)
     (found,) = computed_loads(kernel, innermost(kernel), 4)
     needs = {Argument("base", "at"), Argument("scalar", "a"), Argument("scalar", "b")}
-    assert set(found.needs) == needs
+    assert set(found.required_multiples) == needs
 
 
 @requires_cuda_tools

@@ -27,7 +27,7 @@ class _All:
     def __init__(self, refused):
         self.refused = refused
 
-    def offers(self, epilogue, dtype, reduced):
+    def supports(self, epilogue, dtype, reduced):
         return epilogue not in self.refused
 
 
@@ -39,7 +39,7 @@ def _found(function, *args, refuse=()):
     for step in plan.steps:
         if isinstance(step, CallStep) and "epilogue" in step.eqn.params:
             made.append(step.eqn.params["epilogue"])
-            assert step.choice is not None
+            assert step.implementation is not None
         else:
             left.append(step.name)
     return made, left

@@ -21,7 +21,7 @@ from gpuflow.targets.cuda.runtime.driver.graph_api import (
     _SIGNATURES,
     LaunchGraph,
     NodeParameters,
-    bound_launch,
+    bind_driver_launch,
     load_graph_calls,
 )
 from gpuflow.targets.cuda_sim.driver import SimApi
@@ -166,7 +166,7 @@ def test_a_result_that_a_product_writes_is_copied_too(late):
 
 @requires_cuda_tools
 def test_recording_stops_where_nothing_can_be_changed_or_copied(late, monkeypatch):
-    monkeypatch.setattr(graphs, "_MOST_COPIED", 0)
+    monkeypatch.setattr(graphs, "_MOST_COPIED_BYTES", 0)
     api, step, w = late.driver.api, gf.jit(_layers), gf.device_put(W, late)
     before, kept = dict(api.log), []
     for k in range(60):
@@ -307,7 +307,7 @@ def _words(*numbers):
 def test_kernels_are_nodes_and_only_a_librarys_calls_are_captured():
     cuda = FakeCuda()
     words = _words(5, 6)
-    launch = bound_launch(cuda.launch, LoadedKernel(42, None), (3,), (128, 2), words, 7)
+    launch = bind_driver_launch(cuda.launch, LoadedKernel(42, None), (3,), (128, 2), words, 7)
     graph = LaunchGraph(cuda, 7, 9, [launch, LibraryWork(cuda.multiply), launch], nullcontext())
     first, product, last = cuda.nodes
     assert (first.func, first.gridDimX, first.gridDimY, first.blockDimY) == (42, 3, 1, 2)
@@ -317,16 +317,16 @@ def test_kernels_are_nodes_and_only_a_librarys_calls_are_captured():
     graph()
     assert cuda.told[-1] == "cuGraphLaunch"
     words[1] = 8
-    other = bound_launch(cuda.launch, LoadedKernel(43, None), (4, 5), (64,), words, 7)
-    assert graph.change(2, other)
+    other = bind_driver_launch(cuda.launch, LoadedKernel(43, None), (4, 5), (64,), words, 7)
+    assert graph.change_launch(2, other)
     node, told = cuda.changed
     assert node == 1002
     assert (told.func, told.gridDimX, told.gridDimY, told.gridDimZ) == (43, 4, 5, 1)
     assert (told.blockDimX, told.blockDimY, told.sharedMemBytes) == (64, 1, 0)
     pointers = ctypes.cast(told.kernelParams, ctypes.POINTER(ctypes.c_void_p))
     assert ctypes.c_longlong.from_address(pointers[1]).value == 8
-    assert not graph.change(1, other)  # the nodes of a library's call are not known
-    assert not graph.change(0, lambda: None)
+    assert not graph.change_launch(1, other)  # the nodes of a library's call are not known
+    assert not graph.change_launch(0, lambda: None)
     del graph
     assert cuda.told[-2:] == ["cuGraphExecDestroy", "cuGraphDestroy"]
 
@@ -344,7 +344,7 @@ CALLS = [
 @pytest.mark.parametrize("name", CALLS)
 def test_what_cannot_be_recorded_is_an_error(name):
     cuda = FakeCuda(name)
-    launch = bound_launch(cuda.launch, LoadedKernel(42, None), (3,), (128,), _words(5), 7)
+    launch = bind_driver_launch(cuda.launch, LoadedKernel(42, None), (3,), (128,), _words(5), 7)
     with pytest.raises(RuntimeError, match=r"\[cuda graph\] .* status 700 .*Fix:"):
         LaunchGraph(cuda, 7, 9, [launch, LibraryWork(cuda.multiply)], nullcontext())
     collect_garbage()

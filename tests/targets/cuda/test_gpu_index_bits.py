@@ -27,16 +27,16 @@ from gpuflow.compiler.pipeline import compile_plan
 from gpuflow.kir.nodes import Mode, Operand, arguments
 from gpuflow.targets.cuda.codegen.printing.printers import print_cuda
 from gpuflow.targets.cuda.codegen.schedules.index_bits import (
-    MOST_AHEAD,
-    at_fitting_width,
+    MAX_COUNTER_OVERSHOOT,
     fits_32_bits,
+    with_narrowest_indices,
 )
 from gpuflow.targets.cuda.codegen.schedules.launch_config import launch_shape, schedule_cuda
 from gpuflow.targets.cuda.library.target import gpu_target
 from gpuflow.targets.cuda.runtime.driver.launch import launched_kernel
 
 LIMIT = 2**31
-MOST = LIMIT - 1 - MOST_AHEAD  # of what is counted
+MOST = LIMIT - 1 - MAX_COUNTER_OVERSHOOT  # of what is counted
 
 
 def call_of(kernel, extents, strides=None, first=0):
@@ -131,10 +131,10 @@ def test_all_calls_of_a_launch_decide():
     kernel = cuda_zoo.scaled_tanh()
     small, large = (call_of(kernel, {"i0": n}) for n in (8, LIMIT))
     joint = segmented(kernel)
-    assert at_fitting_width(joint, [small, small]).index_bits == 32
-    assert at_fitting_width(joint, [small, large]) is joint
-    assert at_fitting_width(kernel, [small]) is at_fitting_width(kernel, [small])
-    assert (kernel.index_bits, at_fitting_width(kernel, [large])) == (64, kernel)
+    assert with_narrowest_indices(joint, [small, small]).index_bits == 32
+    assert with_narrowest_indices(joint, [small, large]) is joint
+    assert with_narrowest_indices(kernel, [small]) is with_narrowest_indices(kernel, [small])
+    assert (kernel.index_bits, with_narrowest_indices(kernel, [large])) == (64, kernel)
 
 
 def test_no_launch_goes_further_past_the_end():
@@ -147,7 +147,9 @@ def test_no_launch_goes_further_past_the_end():
                 extents[kernel.axes[-1].name if kernel.axes else ""] = length
                 (blocks, _), (width, height) = launch_shape(launch, extents, 1000, 1 << 14)
                 steps = {"row": (blocks * height, width), "column": (blocks * width, height)}
-                assert 4 * max(steps.get(launch.strategy, [blocks * width])) <= MOST_AHEAD
+                assert (
+                    4 * max(steps.get(launch.strategy, [blocks * width])) <= MAX_COUNTER_OVERSHOOT
+                )
 
 
 def launched(function, *shapes, dtype="float32"):

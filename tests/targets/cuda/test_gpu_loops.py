@@ -9,7 +9,7 @@ import gpuflow as gf
 import gpuflow.numpy as jnp
 from gpuflow import lax
 from gpuflow.compiler import pipeline
-from gpuflow.compiler.planning import ahead
+from gpuflow.compiler.planning import speculation
 from gpuflow.targets.cuda.library.target import gpu_target
 from gpuflow.targets.cuda_sim.driver import SimApi
 
@@ -35,7 +35,7 @@ def is_ahead(function, *args):
     jaxpr = gf.jit(function).lower(*args).jaxpr
     plan = pipeline.compile_plan(jaxpr, target=gpu_target())[0]
     (step,) = [step for step in plan.steps if step.kind == "program"]
-    return step.programs[-1].ahead
+    return step.programs[-1].is_speculative
 
 
 def _alternating(x, n):
@@ -118,7 +118,7 @@ def test_the_device_has_a_turn_to_do_while_the_host_waits(function, late):
 
 def test_a_loop_that_is_not_ahead_lets_the_device_wait(late, monkeypatch):
     """The counters of the test before do count."""
-    monkeypatch.setattr(ahead, "_MOST_ELEMENTS", 0)
+    monkeypatch.setattr(speculation, "_MOST_ELEMENTS", 0)
     api, x = late.driver.api, gf.device_put(ARRAY, late)
     before = api.log["idle"]
     result = gf.jit(lambda x: lax.while_loop(lambda s: s.sum() < 9, lambda s: s + 0.1, x))(x)

@@ -8,7 +8,7 @@ from cuda_tools import requires_cuda_tools
 
 import gpuflow as gf
 import gpuflow.numpy as jnp
-from gpuflow.compiler.lowering.call_layout import sizes_of
+from gpuflow.compiler.lowering.call_layout import extents_of
 from gpuflow.compiler.pipeline import compile_plan
 from gpuflow.targets.cuda.codegen.schedules.launch_config import launch_shape, schedule_cuda
 from gpuflow.targets.cuda.codegen.schedules.row_phases import MOST_ROWS, SHORTEST_ROW
@@ -53,7 +53,7 @@ def filled(function, *shapes, processors=132):
     for call in calls:
         if 2 * call.points >= most:
             launch = schedule_cuda(call.kernel, vectorize=True)
-            grid, block = launch_shape(launch, sizes_of(call), processors)
+            grid, block = launch_shape(launch, extents_of(call), processors)
             threads.append(prod(grid) * prod(block) / processors)
     return threads
 

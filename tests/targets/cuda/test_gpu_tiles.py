@@ -20,7 +20,7 @@ from cuda_harness import (
 import gpuflow as gf
 import gpuflow.numpy as jnp
 from gpuflow.compiler.pipeline import compile_plan
-from gpuflow.compiler.schedules.tiles import tiled
+from gpuflow.compiler.schedules.tiles import tile_innermost
 from gpuflow.kir.nodes import (
     Apply,
     Axis,
@@ -125,7 +125,9 @@ def check_turned(kernel, dtype, count, rows, columns, architecture=(9, 0)):
     extents = {name: extents[name] for name in names}
     strides = {key: step for key, step in strides.items() if key[1] in names}
     plain = check(kernel, arrays, extents, strides, architecture=architecture)
-    in_tiles = check(tiled(kernel, SIDE), arrays, extents, strides, architecture=architecture)
+    in_tiles = check(
+        tile_innermost(kernel, SIDE), arrays, extents, strides, architecture=architecture
+    )
     for name in ("o", "positive"):
         np.testing.assert_array_equal(in_tiles[name], plain[name])
 
@@ -212,9 +214,9 @@ def test_nests_wait_for_each_other(rows, columns):
 
 
 def test_launch_shapes():
-    launch = schedule_cuda(tiled(turned(batch=True), SIDE), vectorize=True)
-    assert (launch.strategy, launch.block_tile, launch.width) == ("point", (1, 32, 32), 1)
-    assert launch.bounds == 256
+    launch = schedule_cuda(tile_innermost(turned(batch=True), SIDE), vectorize=True)
+    assert (launch.strategy, launch.block_tile, launch.vector_width) == ("point", (1, 32, 32), 1)
+    assert launch.max_threads == 256
 
     def shape(*sizes):
         return launch_shape(launch, dict(zip(("b0", "i0", "i1"), sizes, strict=True)), 132)
@@ -226,7 +228,7 @@ def test_launch_shapes():
 
 
 def test_lanes_are_neighbors_in_memory_and_in_different_banks():
-    text = print_cuda(tiled(turned(), SIDE)).text
+    text = print_cuda(tile_innermost(turned(), SIDE)).text
     fill = text.index("x_tile[")
     before = text[:fill]
     # The copy goes along the operand's own neighbors; the work, behind a barrier, along the rows.
@@ -240,7 +242,7 @@ def test_lanes_are_neighbors_in_memory_and_in_different_banks():
 @pytest.mark.parametrize("architecture", ARCHITECTURES)
 def test_machine_code(architecture):
     """Four loads of a tile are on their way at once; index arithmetic divides 32-bit numbers."""
-    _, built = build(tiled(turned(index_bits=32), SIDE), True, architecture)
+    _, built = build(tile_innermost(turned(index_bits=32), SIDE), True, architecture)
     assert built.spill_bytes == 0
     assert built.shared_bytes == 2 * 4 * SIDE * (SIDE + 1)
     assert built.ptx.count("bar.sync") == 2

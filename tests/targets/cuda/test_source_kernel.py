@@ -13,7 +13,7 @@ from cuda_harness import requires_cuda_tools
 from ptx_launch import launch_ptx
 
 from gpuflow.targets.cuda.codegen import source_kernel
-from gpuflow.targets.cuda.codegen.build import build_cuda, compile_ptx, normalise_ptx
+from gpuflow.targets.cuda.codegen.build import build_cuda, compile_ptx, normalize_ptx
 from gpuflow.targets.cuda.codegen.toolchain import CudaBuildError
 from gpuflow.targets.cuda_sim.driver import USUAL_CHECKS
 
@@ -161,13 +161,13 @@ def test_device_functions():
 def test_a_device_function_is_one_function_of_each_signature(monkeypatch):
     functions = "@device_function\ndef scaled(x, y):\n    return 3 * x + y\n"
     body = "out[i] = scaled(i, 1) + scaled(2, i) + scaled(int32(i), 5) + scaled(1.0, i)"
-    names, real = [], source_kernel._EmittedModule._emit
+    names, real = [], source_kernel._ModuleEmitter._emit
 
     def noted(self, name, values):
         names.append(name)
         return real(self, name, values)
 
-    monkeypatch.setattr(source_kernel._EmittedModule, "_emit", noted)
+    monkeypatch.setattr(source_kernel._ModuleEmitter, "_emit", noted)
     got = on_the_gpu(body, functions)
     assert names == ["scaled"] * 3
     np.testing.assert_array_equal(got, in_python(body, functions))
@@ -248,7 +248,7 @@ def test_loops_over_short_ranges_count_in_32_bits():
 def test_ptx_does_not_depend_on_what_was_built_before():
     def ptx(number):
         text = source_of(f"out[i] = scaled(i, {number})", SCALED)
-        return normalise_ptx(compile_ptx(text, "kernel", ("*int64",), (9, 0)), "kernel")
+        return normalize_ptx(compile_ptx(text, "kernel", ("*int64",), (9, 0)), "kernel")
 
     SCALED = "@device_function\ndef scaled(x, y):\n    return x * y + first(x)\n\n\n"
     SCALED += "@device_function\ndef first(x):\n    return x & 7\n"

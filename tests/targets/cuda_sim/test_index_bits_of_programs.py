@@ -67,7 +67,7 @@ def test_both_widths_give_the_same_bits(name, monkeypatch):
         strategy = made.source.launch.strategy
         strategies.add(segments[strategy] if kernel.segmented else strategy)
     assert wanted <= strategies
-    monkeypatch.setattr(launch, "at_fitting_width", lambda kernel, calls: kernel)
+    monkeypatch.setattr(launch, "with_narrowest_indices", lambda kernel, calls: kernel)
     wide, kernels = run(function, args, monkeypatch)
     assert kernels and all(kernel.index_bits == 64 for kernel, _ in kernels)
     assert narrow == wide

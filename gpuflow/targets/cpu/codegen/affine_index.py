@@ -1,38 +1,48 @@
-"""Affine index expressions, base + step * i, in loops over vectors."""
+"""Affine index expressions, base + step * i, in loops over vectors.
+
+Tests: tests/targets/cpu/test_strided_vectors.py, tests/targets/cpu/test_cpu_vectors.py.
+"""
 
 from __future__ import annotations
 
 from gpuflow.base.records import record
 from gpuflow.targets.llvm.ir_values import IRValue
 
-# The largest stride for which ``strided_loads`` is used.
-_LARGEST_STEP = 4
+# The largest stride, in elements, for which ``strided_loads`` is used.
+_LARGEST_STRIDE = 4
 
 
 @record(eq=False)
 class AffineIndex(IRValue):
     """An int64 that is affine in the induction variable; ``value`` is the scalar ``base``.
 
+    ``base`` is loop-invariant. The index of iteration i is ``base + step * i``, with wrapping.
+
     Attributes:
-        step: the difference between consecutive iterations.
+        step: the difference between consecutive iterations, 1 to 4.
     """
 
     step: int = 1
 
 
-def factor_of(operator: str, a: IRValue, b: IRValue) -> int:
+def affine_factor(operator: str, left: IRValue, right: IRValue) -> int:
     """The constant by which an operation multiplies an affine index.
 
-    0: it is another operation, or the step of the result would be too large.
+    Args:
+        operator: an operator of ``loops.nodes.ARITHMETIC``.
+        left, right: its operands; at most one is affine.
+
+    Returns:
+        The constant; 0 if it is another operation, or the step of the result would exceed 4.
     """
-    for affine, other in ((a, b), (b, a)):
-        is_single = other.is_constant and other.width == 1
-        if operator == "*" and isinstance(affine, AffineIndex) and is_single:
-            factor = other.value.constant
-            return factor if 1 < affine.step * factor <= _LARGEST_STEP else 0
+    for affine, factor_value in ((left, right), (right, left)):
+        is_scalar_constant = factor_value.is_constant and factor_value.width == 1
+        if operator == "*" and isinstance(affine, AffineIndex) and is_scalar_constant:
+            factor = factor_value.value.constant
+            return factor if 1 < affine.step * factor <= _LARGEST_STRIDE else 0
     return 0
 
 
-def first_of(x: IRValue) -> IRValue:
+def affine_base(index: IRValue) -> IRValue:
     """The base of an affine index as a plain scalar; other scalars unchanged."""
-    return IRValue(x.builder, x.value, x.dtype)
+    return IRValue(index.builder, index.value, index.dtype)

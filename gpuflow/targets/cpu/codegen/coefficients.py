@@ -5,8 +5,13 @@ Chebyshev nodes in 45 digits, repeated 25 times with the weights multiplied by t
 is rounded to the dtype, from the lowest power on, and the others are fitted again. The highest
 power comes first, as ``ir_values.polynomial`` expects.
 
+A change of a coefficient changes last digits of results. Those without a dtype are for float32, and
+are evaluated in float32 unless the comment says float64.
+
 Sources: Lawson (1961), Contributions to the theory of linear least maximum approximation;
 Brisebarre and Chevillard (2007), Efficient polynomial L-infinity approximations.
+
+Tests: tests/targets/cpu/test_cpu_polynomials.py.
 """
 
 from __future__ import annotations
@@ -15,56 +20,60 @@ from gpuflow.base.records import record
 
 
 @record
-class Format:
+class FloatFormat:
     """A float dtype.
 
     Attributes:
-        unsigned: unsigned integer dtype of the same width.
-        mantissa: stored bits of the mantissa.
-        bias: bias of the exponent.
-        ln2: log(2) as a sum of two terms; the first has so few bits that its product with any
+        bits_dtype: unsigned integer dtype of the same width.
+        mantissa_bits: stored bits of the mantissa.
+        exponent_bias: bias of the exponent.
+        ln2_terms: log(2) as a sum of two terms; the first has so few bits that its product with any
             exponent is exact.
-        smallest: logarithm of half the smallest subnormal number, rounded down.
-        tiny: logarithm of the smallest normal number.
-        largest: largest number whose exponential is finite.
-        root_half: bit pattern of sqrt(1/2).
+        exp_zero_below: logarithm of half the smallest subnormal number, rounded down: exp of
+            smaller arguments is 0.
+        exp_subnormal_below: logarithm of the smallest normal number.
+        exp_inf_above: largest number whose exponential is finite.
+        sqrt_half_bits: bit pattern of sqrt(1/2).
     """
 
-    unsigned: str
-    mantissa: int
-    bias: int
-    ln2: tuple[float, float]
-    smallest: float
-    tiny: float
-    largest: float
-    root_half: int
+    bits_dtype: str
+    mantissa_bits: int
+    exponent_bias: int
+    ln2_terms: tuple[float, float]
+    exp_zero_below: float
+    exp_subnormal_below: float
+    exp_inf_above: float
+    sqrt_half_bits: int
 
     @property
-    def magic(self) -> float:
-        """A number whose addition rounds to an integer, in the lowest bits of the sum."""
-        return 1.5 * 2.0**self.mantissa
+    def rounding_constant(self) -> float:
+        """A number whose addition rounds to an integer, in the lowest bits of the sum.
+
+        The other number must be below 2 ** (mantissa_bits - 1) in magnitude.
+        """
+        return 1.5 * 2.0**self.mantissa_bits
 
 
-FORMATS = {
-    "float32": Format(
-        "uint32",
-        23,
-        127,
-        (0.693145751953125, 1.428606765330187e-06),
-        -104.0,
-        -87.33654022216797,
-        88.72283172607422,
-        0x3F3504F3,
+FLOAT_FORMATS = {
+    "float32": FloatFormat(
+        bits_dtype="uint32",
+        mantissa_bits=23,
+        exponent_bias=127,
+        ln2_terms=(0.693145751953125, 1.428606765330187e-06),
+        exp_zero_below=-104.0,
+        exp_subnormal_below=-87.33654022216797,
+        exp_inf_above=88.72283172607422,
+        sqrt_half_bits=0x3F3504F3,
     ),
-    "float64": Format(
-        "uint64",
-        52,
-        1023,
-        (0.6931471805592082, 7.371002565167799e-13),
-        -746.0,
-        -708.3964185322641,
-        709.782712893384,
-        0x3FE6A09E667F3BCD,
+    "float64": FloatFormat(
+        bits_dtype="uint64",
+        mantissa_bits=52,
+        exponent_bias=1023,
+        ln2_terms=(0.6931471805592082, 7.371002565167799e-13),
+        exp_zero_below=-746.0,
+        exp_subnormal_below=-708.3964185322641,
+        exp_inf_above=709.782712893384,
+        sqrt_half_bits=0x3FE6A09E667F3BCD,
     ),
 }
 
@@ -113,8 +122,8 @@ LOG2 = (
     -0.7213474,
     0.442695,
 )
-# log2(1 + f) / f on the same interval, with an error of 2^-33.
-LOG2_LONG = (
+# log2(1 + f) / f on the same interval, with an error of 2^-33; evaluated in float64, for pow.
+LOG2_OVER_F = (
     -0.08633733475179428,
     0.15485152067753136,
     -0.1569832633915871,
@@ -128,8 +137,8 @@ LOG2_LONG = (
     -0.7213475252118215,
     1.4426950409394128,
 )
-# log(1 + f) / f on the same interval, with an error of 2^-41.
-LOG_LONG = (
+# log(1 + f) / f on the same interval, with an error of 2^-41; evaluated in float64, for lgamma.
+LOG_OVER_F = (
     0.043792921045742866,
     -0.08561678422894403,
     0.08742225179673155,
@@ -146,8 +155,8 @@ LOG_LONG = (
     -0.499999999986475,
     1.000000000000271,
 )
-# (log((1 + s) / (1 - s)) - 2 s) / s^3 as a polynomial in s^2, for s = f / (2 + f).
-LOG_64 = (
+# For float64: (log((1 + s) / (1 - s)) - 2 s) / s^3 as a polynomial in s^2, for s = f / (2 + f).
+LOG_FLOAT64 = (
     0.14795214199014253,
     0.15314124832522005,
     0.1818356139659572,
@@ -184,5 +193,5 @@ PI_EXACT = (
     5.126688136514179e-12,
 )
 PI_FUSED = (3.141592502593994, 1.5099578831723193e-07, 1.078060505991553e-14)
-# For larger arguments, sin and cos are libm's.
-FAR = 1e5
+# For arguments of larger magnitude, sin and cos are libm's.
+LARGEST_REDUCED = 1e5

@@ -17,53 +17,59 @@ compute dtypes, storages are storage dtypes):
     load_<storage>(p, i), store_<storage>(p, i, x)
     transpose_<storage>(..)      a transposed copy of a block of elements, see transposes
     multiply_<kind>(..)          a tile of a product of matrices, see product_tiles
-    reader(storage, scope, scopes), writer(storage, scope, scopes)
-    guarded_reader(storage, scope, scopes)
+    reader(storage, scope, count), writer(storage, scope, count)
+    guarded_reader(storage, scope, count)
 
 The last three declare accessors of one operand: its load, its store, and a conditional load. If the
 condition is False, the latter reads the argument block instead of the operand, and returns 0. LLVM
 vectorizes that like a gather. A branch around a load would become a masked load, which is slow if
 inactive elements are in unmapped memory (``printing/boundaries``).
 
-Scopes are LLVM's alias scopes: operands in different scopes must not overlap. All read-only
-operands share scope 0. So LLVM needs no overlap checks at run time.
+``scope`` and ``count`` are ``elements.AliasScope``: operands in different scopes must not overlap.
+All read-only operands share scope 0. So LLVM needs no overlap checks at run time.
+
+Offsets are int64 indices in elements. No call checks bounds, overflow or division by zero.
+
+Tests: tests/targets/cpu/test_cpu_functions.py, tests/targets/cpu/test_loop_programs.py.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable
 from functools import partial
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 from gpuflow.base.caches import cache
 from gpuflow.base.lazy import LazyModule
 from gpuflow.base.records import record
 from gpuflow.kir.scalar import COMPUTE_DTYPES, FUNCTIONS, NARROW_DTYPES, compute_dtype
 from gpuflow.targets.cpu.codegen.elements import (
-    Scopes,
-    element,
+    AliasScope,
+    element_address,
     load,
+    storage_type,
     store,
-    stored_type,
-    widened,
+    to_compute_dtype,
 )
-from gpuflow.targets.cpu.codegen.product_tiles import PANELS, emit_tile
-from gpuflow.targets.cpu.codegen.scalar_functions import emit_function, truncated
+from gpuflow.targets.cpu.codegen.product_tiles import PANEL_FORMATS, emit_tile
+from gpuflow.targets.cpu.codegen.scalar_functions import emit_function, saturating_cast
 from gpuflow.targets.cpu.codegen.transposes import emit_transpose
-from gpuflow.targets.llvm.ir_values import Instruction, IRValue, cast, is_float
+from gpuflow.targets.llvm.ir_values import IRValue, LlvmValue, cast, is_float
 
 if TYPE_CHECKING:
     import llvmlite.ir as ir
 else:
     ir = LazyModule("llvmlite.ir")
 
-POINTER = "pointer"
-INTERRUPTED = "gf_interrupted"
-# Spare elements after an array on the stack: stores of a last, partial vector may write them.
-SPARE = 64
+POINTER = "pointer"  # the type of pointers, next to the compute dtypes
+# The function of the native runtime that ``is_interrupted`` calls.
+INTERRUPT_FUNCTION = "gf_interrupted"
+# Elements after an array on the stack: stores of a last, partial vector may write them. 64 elements
+# are the largest vector, of bytes in a register of AVX-512.
+STACK_PADDING = 64
 _INDEX_BASE = 0x4338_0000_0000_0000  # bits of 2 ** 52 + 2 ** 51 as a float64
 
-Emit = Callable[..., Any]
+Emitter = Callable[..., Any]
 
 
 @record
@@ -72,18 +78,18 @@ class Access:
 
     Attributes:
         storage: storage dtype of the element.
-        scopes: alias scope, see ``elements.Scopes``.
+        alias_scope: its alias scope; None if it may alias any access.
         is_store: whether it is a store.
     """
 
     storage: str
-    scopes: Scopes
+    alias_scope: AliasScope | None
     is_store: bool
 
 
 @record
-class Named:
-    """A builtin function or an accessor.
+class Callee:
+    """A function that a loop program can call: a builtin, or an accessor of the program.
 
     Attributes:
         parameters: types of the parameters: compute dtypes, or "pointer".
@@ -94,100 +100,107 @@ class Named:
 
     parameters: tuple[str, ...]
     results: tuple[str, ...]
-    emit: Emit
+    emit: Emitter
     access: Access | None = None
 
 
 @cache
-def named(name: str) -> Named | None:
+def builtin(name: str) -> Callee | None:
     """Return the builtin function with a name; None for other names."""
-    start, _, last = name.rpartition("_")
+    stem, _, suffix = name.rpartition("_")
     verb, _, storage = name.partition("_")
     if name == "use_wide_registers":
-        return Named((), (), _emit_wide_registers)
+        return Callee((), (), _emit_wide_registers)
     if name == "is_interrupted":
-        return Named((), ("bool",), _emit_is_interrupted)
+        return Callee((), ("bool",), _emit_is_interrupted)
     if name.startswith("word_"):
         return _argument_slot(name.removeprefix("word_"))
-    if verb in _OF_LOCALS and storage in (*COMPUTE_DTYPES, *NARROW_DTYPES):
-        return _OF_LOCALS[verb](storage)
+    if verb in _LOCAL_ARRAY_FUNCTIONS and storage in (*COMPUTE_DTYPES, *NARROW_DTYPES):
+        return _LOCAL_ARRAY_FUNCTIONS[verb](storage)
     if verb == "transpose" and storage in (*COMPUTE_DTYPES, *NARROW_DTYPES):
-        return Named((POINTER, "int64", "int64") * 2, (), partial(emit_transpose, storage))
-    if verb == "multiply" and storage in PANELS:
+        return Callee((POINTER, "int64", "int64") * 2, (), partial(emit_transpose, storage))
+    if verb == "multiply" and storage in PANEL_FORMATS:
         parameters = (POINTER, "int64", "int64", "int64", POINTER)
-        return Named(parameters, (), partial(emit_tile, storage))
-    if start == "select" and last in (*COMPUTE_DTYPES, POINTER):
-        return _select(last)
-    if start == "cast_index":
-        return Named(("int64",), (last,), partial(_emit_index_as_float, last))
-    if start.startswith("cast_"):
-        return _cast(start.removeprefix("cast_"), last)
-    if start.startswith("accumulate_"):
-        return _accumulate(start.removeprefix("accumulate_"), last)
-    if start in _ORDERS and last in _ORDERED_BITS:
-        return _order(start, last)
-    if start in FUNCTIONS and last in COMPUTE_DTYPES:
-        return _function(start, last)
+        return Callee(parameters, (), partial(emit_tile, storage))
+    if stem == "select" and suffix in (*COMPUTE_DTYPES, POINTER):
+        return _select(suffix)
+    if stem == "cast_index":
+        return Callee(("int64",), (suffix,), partial(_emit_index_as_float, suffix))
+    if stem.startswith("cast_"):
+        return _cast(stem.removeprefix("cast_"), suffix)
+    if stem.startswith("accumulate_"):
+        return _accumulate(stem.removeprefix("accumulate_"), suffix)
+    if stem in _ORDERS and suffix in _ORDERED_BITS:
+        return _order(stem, suffix)
+    if stem in FUNCTIONS and suffix in COMPUTE_DTYPES:
+        return _function(stem, suffix)
     return None
 
 
 @cache
-def reader(storage: str, scope: int, scopes: int) -> Named:
-    """Return the load of an operand's element; the arguments are as in ``loops.nodes.Accessor``."""
-    return _reader(storage, (scope, scopes))
+def reader(storage: str, scope_index: int, scope_count: int) -> Callee:
+    """Return the load of an operand's element, ``load(pointer, offset)``.
 
-
-@cache
-def writer(storage: str, scope: int, scopes: int) -> Named:
-    """Return the store of an operand's element."""
-    return _writer(storage, (scope, scopes))
-
-
-@cache
-def guarded_reader(storage: str, scope: int, scopes: int) -> Named:
-    """Return the conditional load of an operand's element.
-
-    Its last argument is the argument block, which is read if the condition is false.
+    Args:
+        storage: storage dtype of the operand.
+        scope_index, scope_count: its ``AliasScope``.
     """
+    return _reader(storage, AliasScope(scope_index, scope_count))
+
+
+@cache
+def writer(storage: str, scope_index: int, scope_count: int) -> Callee:
+    """Return the store ``store(pointer, offset, value)``; arguments as for ``reader``."""
+    return _writer(storage, AliasScope(scope_index, scope_count))
+
+
+@cache
+def guarded_reader(storage: str, scope_index: int, scope_count: int) -> Callee:
+    """Return the conditional load ``load(pointer, offset, condition, words)``; see ``reader``.
+
+    If the condition is false, it reads slot 0 of the argument block ``words``, and returns 0.
+    """
+    scope = AliasScope(scope_index, scope_count)
 
     def emit(
         builder: ir.IRBuilder,
-        pointer: Instruction,
-        offset: Instruction,
-        where: Instruction,
-        arguments: Instruction,
-    ) -> Instruction:
-        address = element(builder, pointer, offset, storage)
-        spare = builder.bitcast(arguments, address.type)
-        loaded = load(builder, builder.select(where, address, spare), storage, (scope, scopes))
-        return builder.select(where, loaded.value, loaded.constant(0).value)
+        pointer: LlvmValue,
+        offset: LlvmValue,
+        condition: LlvmValue,
+        arguments: LlvmValue,
+    ) -> LlvmValue:
+        address = element_address(builder, pointer, offset, storage)
+        argument_slot = builder.bitcast(arguments, address.type)
+        readable = builder.select(condition, address, argument_slot)
+        loaded = load(builder, readable, storage, scope)
+        return builder.select(condition, loaded.value, loaded.constant(0).value)
 
     dtype = compute_dtype(storage)
-    access = Access(storage, (scope, scopes), is_store=False)
-    return Named((POINTER, "int64", "bool", POINTER), (dtype,), emit, access)
+    access = Access(storage, scope, is_store=False)
+    return Callee((POINTER, "int64", "bool", POINTER), (dtype,), emit, access)
 
 
-def _function(fn: str, dtype: str) -> Named:
+def _function(fn: str, dtype: str) -> Callee:
     arity = FUNCTIONS[fn].arity
     results = tuple(FUNCTIONS[fn].results((dtype,) * arity))
 
-    def emit(builder: ir.IRBuilder, *values: Instruction) -> Instruction:
+    def emit(builder: ir.IRBuilder, *values: LlvmValue) -> LlvmValue:
         outs = emit_function(fn, *(IRValue(builder, value, dtype) for value in values))
         return outs[0].value if len(outs) == 1 else tuple(out.value for out in outs)
 
-    return Named((dtype,) * arity, results, emit)
+    return Callee((dtype,) * arity, results, emit)
 
 
-def _cast(source: str, dtype: str) -> Named:
-    def emit(builder: ir.IRBuilder, value: Instruction) -> Instruction:
+def _cast(source: str, dtype: str) -> Callee:
+    def emit(builder: ir.IRBuilder, value: LlvmValue) -> LlvmValue:
         typed = IRValue(builder, value, source)
         truncates = is_float(source) and not is_float(dtype) and dtype != "bool"
-        return (truncated if truncates else cast)(typed, dtype).value
+        return (saturating_cast if truncates else cast)(typed, dtype).value
 
-    return Named((source,), (dtype,), emit)
+    return Callee((source,), (dtype,), emit)
 
 
-def _emit_index_as_float(dtype: str, builder: ir.IRBuilder, value: Instruction) -> Instruction:
+def _emit_index_as_float(dtype: str, builder: ir.IRBuilder, value: LlvmValue) -> LlvmValue:
     """Convert an index to a float by vector instructions. Its magnitude must be below 2 ** 51.
 
     Many processors have no vector conversion of int64. The sum of the index and the bits of the
@@ -196,35 +209,45 @@ def _emit_index_as_float(dtype: str, builder: ir.IRBuilder, value: Instruction) 
     index = IRValue(builder, value, "int64")
     base = index.constant(_INDEX_BASE)
     # Emitted without IRValue's flags: the subtraction must not be contracted or reordered.
-    number = (index + base).bitcast("float64").value
-    exact = builder.fsub(number, base.bitcast("float64").value)
-    return cast(IRValue(builder, exact, "float64"), dtype).value
+    shifted = (index + base).bitcast("float64").value
+    unshifted = builder.fsub(shifted, base.bitcast("float64").value)
+    return cast(IRValue(builder, unshifted, "float64"), dtype).value
 
 
-def _select(dtype: str) -> Named:
+def _select(dtype: str) -> Callee:
     def emit(
-        builder: ir.IRBuilder, predicate: Instruction, on_true: Instruction, on_false: Instruction
-    ) -> Instruction:
+        builder: ir.IRBuilder, predicate: LlvmValue, on_true: LlvmValue, on_false: LlvmValue
+    ) -> LlvmValue:
         return builder.select(predicate, on_true, on_false)
 
-    return Named(("bool", dtype, dtype), (dtype,), emit)
+    return Callee(("bool", dtype, dtype), (dtype,), emit)
 
 
-def _accumulate(fn: str, dtype: str) -> Named:
-    def emit(builder: ir.IRBuilder, running: Instruction, new: Instruction) -> Instruction:
-        operation: Callable[..., Instruction] = {"add": builder.fadd, "mul": builder.fmul}[fn]
+def _accumulate(fn: str, dtype: str) -> Callee:
+    """Return the float sum (fn "add") or product ("mul") that LLVM may reassociate."""
+
+    def emit(builder: ir.IRBuilder, running: LlvmValue, new: LlvmValue) -> LlvmValue:
+        operation: Callable[..., LlvmValue] = {"add": builder.fadd, "mul": builder.fmul}[fn]
         return operation(running, new, flags=("reassoc", "contract"))
 
-    return Named((dtype, dtype), (dtype,), emit)
+    return Callee((dtype, dtype), (dtype,), emit)
 
 
-# By dtype: the bits of a float, and of its mantissa.
-_ORDERED_BITS = {"float32": (32, 23), "float64": (64, 52)}
+class _FloatBits(NamedTuple):
+    """The bits of a float, and those of its mantissa that are stored."""
+
+    total: int
+    mantissa: int
+
+
+_ORDERED_BITS = {"float32": _FloatBits(32, 23), "float64": _FloatBits(64, 52)}
 _ORDERS = ("order_max", "order_min", "unorder_max", "unorder_min")
 
 
-def _order(name: str, dtype: str) -> Named:
+def _order(name: str, dtype: str) -> Callee:
     """Map floats to integers with the same order, in which nan is the extremum; or the inverse.
+
+    ``name`` is one of ``_ORDERS``. The integer has the bits of the float dtype, and is signed.
 
     The maximum of such integers is that of the floats, including nan and -0.0. It takes one
     instruction, and ``llvm.maximum`` takes six dependent ones.
@@ -233,67 +256,69 @@ def _order(name: str, dtype: str) -> Named:
     integer = f"int{bits}"
     # Nans with a sign bit come before -inf: for max, adding this wraps them around past inf. For
     # min, it wraps the other nans around to before -inf.
-    shift = (1 << mantissa) - 1
-    shift = -shift if name.endswith("max") else shift
+    nan_shift = (1 << mantissa) - 1
+    nan_shift = -nan_shift if name.endswith("max") else nan_shift
 
     def flip(x: IRValue) -> IRValue:
         """Reverse the order of negative floats. It is its own inverse."""
         return x ^ ((x >> (bits - 1)) & ((1 << (bits - 1)) - 1))
 
-    def order(builder: ir.IRBuilder, value: Instruction) -> Instruction:
-        return (flip(IRValue(builder, value, dtype).bitcast(integer)) + shift).value
+    def order(builder: ir.IRBuilder, value: LlvmValue) -> LlvmValue:
+        return (flip(IRValue(builder, value, dtype).bitcast(integer)) + nan_shift).value
 
-    def unorder(builder: ir.IRBuilder, value: Instruction) -> Instruction:
-        return flip(IRValue(builder, value, integer) - shift).bitcast(dtype).value
+    def unorder(builder: ir.IRBuilder, value: LlvmValue) -> LlvmValue:
+        return flip(IRValue(builder, value, integer) - nan_shift).bitcast(dtype).value
 
     if name.startswith("un"):
-        return Named((integer,), (dtype,), unorder)
-    return Named((dtype,), (integer,), order)
+        return Callee((integer,), (dtype,), unorder)
+    return Callee((dtype,), (integer,), order)
 
 
-def _argument_slot(storage: str) -> Named:
+def _argument_slot(storage: str) -> Callee:
     """Return the load of an argument slot: 8 bytes, of which scalars use the low ones."""
     if storage == POINTER:
-        return Named((POINTER, "int64"), (POINTER,), _emit_pointer_slot)
+        return Callee((POINTER, "int64"), (POINTER,), _emit_pointer_slot)
     emit = partial(_emit_scalar_slot, storage)
-    return Named((POINTER, "int64"), (compute_dtype(storage),), emit)
+    return Callee((POINTER, "int64"), (compute_dtype(storage),), emit)
 
 
-def _on_stack(dtype: str) -> Named:
-    def emit(builder: ir.IRBuilder, count: ir.Constant) -> Instruction:
-        kind = ir.ArrayType(stored_type(dtype), count.constant + SPARE)
+def _stack_array(dtype: str) -> Callee:
+    """Return the allocation of an array in the function's entry block; its count is a literal."""
+
+    def emit(builder: ir.IRBuilder, count: ir.Constant) -> LlvmValue:
+        array_type = ir.ArrayType(storage_type(dtype), count.constant + STACK_PADDING)
         with builder.goto_entry_block():
-            address: Instruction = builder.alloca(kind)
+            address: LlvmValue = builder.alloca(array_type)
             address.align = 64
         return builder.bitcast(address, ir.IntType(8).as_pointer())
 
-    return Named(("int64",), (POINTER,), emit)
+    return Callee(("int64",), (POINTER,), emit)
 
 
-def _reader(storage: str, scopes: Scopes) -> Named:
-    def emit(builder: ir.IRBuilder, pointer: Instruction, offset: Instruction) -> Instruction:
-        address = element(builder, pointer, offset, storage)
-        return load(builder, address, storage, scopes).value
+def _reader(storage: str, scope: AliasScope | None) -> Callee:
+    def emit(builder: ir.IRBuilder, pointer: LlvmValue, offset: LlvmValue) -> LlvmValue:
+        address = element_address(builder, pointer, offset, storage)
+        return load(builder, address, storage, scope).value
 
-    access = Access(storage, scopes, is_store=False)
-    return Named((POINTER, "int64"), (compute_dtype(storage),), emit, access)
+    access = Access(storage, scope, is_store=False)
+    return Callee((POINTER, "int64"), (compute_dtype(storage),), emit, access)
 
 
-def _writer(storage: str, scopes: Scopes) -> Named:
+def _writer(storage: str, scope: AliasScope | None) -> Callee:
     def emit(
-        builder: ir.IRBuilder, pointer: Instruction, offset: Instruction, value: Instruction
+        builder: ir.IRBuilder, pointer: LlvmValue, offset: LlvmValue, value: LlvmValue
     ) -> None:
-        address = element(builder, pointer, offset, storage)
-        store(builder, address, value, storage, scopes)
+        address = element_address(builder, pointer, offset, storage)
+        store(builder, address, value, storage, scope)
 
-    access = Access(storage, scopes, is_store=True)
-    return Named((POINTER, "int64", compute_dtype(storage)), (), emit, access)
+    access = Access(storage, scope, is_store=True)
+    return Callee((POINTER, "int64", compute_dtype(storage)), (), emit, access)
 
 
-_OF_LOCALS: dict[str, Callable[[str], Named]] = {
+_LOCAL_ARRAY_FUNCTIONS: dict[str, Callable[[str], Callee]] = {
     "load": lambda storage: _reader(storage, None),
     "store": lambda storage: _writer(storage, None),
-    "local": _on_stack,
+    "local": _stack_array,
 }
 
 
@@ -306,34 +331,33 @@ def _emit_wide_registers(builder: ir.IRBuilder) -> None:
     set.add(builder.function.attributes, '"prefer-vector-width"="512"')
 
 
-def _emit_is_interrupted(builder: ir.IRBuilder) -> Instruction:
+def _emit_is_interrupted(builder: ir.IRBuilder) -> LlvmValue:
     """Call ``gf_interrupted`` of the native runtime, an import that loading resolves."""
     module = builder.module
-    if INTERRUPTED not in module.globals:
-        function = ir.Function(module, ir.FunctionType(ir.IntType(32), []), INTERRUPTED)
+    if INTERRUPT_FUNCTION not in module.globals:
+        function = ir.Function(module, ir.FunctionType(ir.IntType(32), []), INTERRUPT_FUNCTION)
         function.attributes.update(("nounwind", "cold"))
         # It accesses no memory of kernels, so LLVM may keep their values in registers.
         set.add(function.attributes, "memory(inaccessiblemem: readwrite)")
-    answer = builder.call(module.globals[INTERRUPTED], [])
-    return builder.icmp_signed("!=", answer, ir.Constant(ir.IntType(32), 0))
+    result = builder.call(module.globals[INTERRUPT_FUNCTION], [])
+    return builder.icmp_signed("!=", result, ir.Constant(ir.IntType(32), 0))
 
 
-def _emit_pointer_slot(
-    builder: ir.IRBuilder, arguments: Instruction, index: Instruction
-) -> Instruction:
+def _emit_pointer_slot(builder: ir.IRBuilder, arguments: LlvmValue, index: LlvmValue) -> LlvmValue:
     pointer = ir.IntType(8).as_pointer()
     return builder.load(builder.gep(builder.bitcast(arguments, pointer.as_pointer()), [index]))
 
 
 def _emit_scalar_slot(
-    storage: str, builder: ir.IRBuilder, arguments: Instruction, index: Instruction
-) -> Instruction:
+    storage: str, builder: ir.IRBuilder, arguments: LlvmValue, index: LlvmValue
+) -> LlvmValue:
     int64 = ir.IntType(64)
     slot = builder.gep(builder.bitcast(arguments, int64.as_pointer()), [index])
-    kind = stored_type(storage)
+    element_type = storage_type(storage)
     bits = builder.load(slot)
-    width = {"float": 32, "double": 64}.get(str(kind), getattr(kind, "width", 64))
+    width = {"float": 32, "double": 64}.get(str(element_type), getattr(element_type, "width", 64))
     if width < 64:
         bits = builder.trunc(bits, ir.IntType(width))
-    stored = builder.bitcast(bits, kind) if isinstance(kind, ir.FloatType | ir.DoubleType) else bits
-    return widened(builder, stored, storage).value
+    is_float_type = isinstance(element_type, ir.FloatType | ir.DoubleType)
+    stored = builder.bitcast(bits, element_type) if is_float_type else bits
+    return to_compute_dtype(builder, stored, storage).value

@@ -2,6 +2,8 @@
 
 Innermost loops are written as loops over vectors if possible (``vector_loops``). The others are
 written as scalar loops with metadata for LLVM's vectorizer.
+
+Tests: tests/targets/cpu/test_cpu_text.py, tests/targets/cpu/test_random_loops.py.
 """
 
 from __future__ import annotations
@@ -14,10 +16,10 @@ from gpuflow.base.caches import cache
 from gpuflow.base.lazy import LazyModule
 from gpuflow.base.records import record
 from gpuflow.targets.cpu.codegen import functions
-from gpuflow.targets.cpu.codegen.elements import size_of
+from gpuflow.targets.cpu.codegen.elements import element_bytes
 from gpuflow.targets.cpu.codegen.expressions import Expressions
-from gpuflow.targets.cpu.codegen.functions import POINTER, Named
-from gpuflow.targets.cpu.codegen.libm import NoVectors
+from gpuflow.targets.cpu.codegen.functions import POINTER, Callee
+from gpuflow.targets.cpu.codegen.libm import NoVectorVariant
 from gpuflow.targets.cpu.codegen.loops.nodes import (
     PARAMETERS,
     Accessor,
@@ -25,38 +27,38 @@ from gpuflow.targets.cpu.codegen.loops.nodes import (
     Branch,
     Break,
     Call,
-    Forever,
+    CallStatement,
+    InfiniteLoop,
+    InvalidProgram,
     Loop,
     Program,
     Return,
-    Run,
     Statement,
-    Unsupported,
     names_called,
 )
 from gpuflow.targets.cpu.codegen.loops.text import LoopSource
 from gpuflow.targets.cpu.codegen.opaque import opaque, opaque_constant
 from gpuflow.targets.cpu.codegen.processor import cpu_target
 from gpuflow.targets.cpu.codegen.reduction_variables import reductions_of
-from gpuflow.targets.cpu.codegen.scalar_functions import SERIES
+from gpuflow.targets.cpu.codegen.scalar_functions import LONG_CHAIN_FUNCTIONS
 from gpuflow.targets.cpu.codegen.straight_loops import (
-    Arrays,
     Gather,
     NotVectorizable,
-    Share,
+    StackArrays,
+    WorkShare,
     depth_of,
     is_innermost,
     trip_count_of,
 )
 from gpuflow.targets.cpu.codegen.variables import (
     Variables,
-    assigned,
-    assigned_once,
+    assigned_names,
     local_names,
+    names_assigned_once,
 )
-from gpuflow.targets.cpu.codegen.vector_blocks import loop_metadata
-from gpuflow.targets.cpu.codegen.vector_loops import MOST, VectorLoop
-from gpuflow.targets.llvm.ir_values import Instruction, IRValue
+from gpuflow.targets.cpu.codegen.vector_blocks import MOST_INSTRUCTIONS, loop_metadata
+from gpuflow.targets.cpu.codegen.vector_loops import VectorLoop
+from gpuflow.targets.llvm.ir_values import IRValue, LlvmValue
 
 if TYPE_CHECKING:
     import llvmlite.ir as ir
@@ -65,57 +67,58 @@ else:
 
 
 @record
-class Written:
+class KernelModule:
     """The LLVM module of a kernel.
 
     Attributes:
         module: the module.
-        is_final: all its innermost loops are vectorized, so LLVM need not transform loops.
+        is_fully_vectorized: whether it has loops, and all innermost ones are vectorized, so that
+            LLVM need not transform loops.
     """
 
     module: ir.Module
-    is_final: bool
+    is_fully_vectorized: bool
 
     def __str__(self) -> str:
         return str(self.module)
 
 
 @cache
-def _fill_escapes() -> None:
+def _fill_escape_table() -> None:
     """Fill llvmlite's table of escaped characters, before several threads use it.
 
     llvmlite fills it lazily, entry by entry. A thread that reads it half full gets a KeyError. No
     entry is ever removed.
     """
-    everything = ir.MetaDataString(ir.Module(), bytes(range(256)))
+    all_bytes = ir.MetaDataString(ir.Module(), bytes(range(256)))
     while True:
         with suppress(KeyError):
-            everything.get_reference()
+            all_bytes.get_reference()
             return
 
 
-def module_of(source: LoopSource) -> Written:
+def compile_module(source: LoopSource) -> KernelModule:
     """Compile a loop program to an LLVM module with one function ``void entry(ptr, i64, i64)``.
 
     Raises:
-        Unsupported: if the program has an unknown call, or is ill-typed.
+        InvalidProgram: if the program has an unknown call, or is ill-typed.
     """
-    _fill_escapes()
+    _fill_escape_table()
     program = source.program
     module = ir.Module(program.entry)
-    names = {accessor.name: _accessor(accessor) for accessor in program.accessors}
-    function = _Function(module, program, names)
+    accessors = {accessor.name: _accessor(accessor) for accessor in program.accessors}
+    function = _Function(module, program, accessors)
     function.compile()
-    return Written(module, function.vectors > 0 and function.scalars == 0)
+    return KernelModule(module, function.vectorized_count > 0 and function.scalar_count == 0)
 
 
-def _accessor(accessor: Accessor) -> Named:
+def _accessor(accessor: Accessor) -> Callee:
     constructors = {
         "reader": functions.reader,
         "guarded_reader": functions.guarded_reader,
         "writer": functions.writer,
     }
-    return constructors[accessor.kind](accessor.storage, accessor.scope, accessor.scopes)
+    return constructors[accessor.kind](accessor.storage, accessor.scope, accessor.scope_count)
 
 
 # Statements from which on LLVM emits a loop once, with masks; see ``_masked_loop_metadata``. For
@@ -123,12 +126,12 @@ def _accessor(accessor: Accessor) -> Named:
 # 0.55 of the time to compile, and 1.2, 1.0 and 1.0 of the time to run. Shorter loops run faster
 # without it, on several vectors at once.
 LONG_BODY = 64
-# Instructions of a loop for which LLVM's own interleave count is good, if it has fewer.
-_FEWEST = 32
+# With fewer instructions in a loop, LLVM's own interleave count is good.
+_FEWEST_INSTRUCTIONS = 32
 # Bytes of a vector register of AVX-512.
-_REGISTER = 64
-# Lanes of a vector that a series of instructions computes at once.
-_LANES = 8
+_REGISTER_BYTES = 64
+# Lanes of a vector that a series of instructions computes at once: float32 in a register of AVX2.
+_SERIES_LANES = 8
 
 
 class _Function(Expressions):
@@ -137,35 +140,41 @@ class _Function(Expressions):
     Args:
         module: the module to add it to.
         program: the loop program.
-        names: accessors of the program.
+        accessors: accessors of the program, by name.
 
     Attributes:
-        fixed: values of the parameters, and of the counters of enclosing loops.
-        once, local: names that are assigned once, and names that are not loop-carried.
-        exits: exit blocks of the enclosing loops, innermost last.
-        depths: for each enclosing loop, the depth of the loops in it.
-        vectors, scalars: number of innermost loops that are written as loops over vectors, and
-            number of those that are not.
-        arrays: analysis of arrays on the stack.
+        entry: block of the allocas; its terminator is added last.
+        readonly_values: values of the parameters, and of the counters of enclosing loops.
+        assigned_once: names that the function assigns once.
+        local_names: names that are neither loop-carried nor read after their loop or branch.
+        variables: values of the other names.
+        exit_blocks: exit blocks of the enclosing loops, innermost last.
+        inner_loop_depths: for each enclosing loop, the nesting depth of the loops in it.
+        vectorized_count: number of innermost loops that are written as loops over vectors.
+        scalar_count: number of innermost loops that are not.
+        stack_arrays: analysis of arrays on the stack.
     """
 
-    def __init__(self, module: ir.Module, program: Program, names: dict[str, Named]) -> None:
+    def __init__(self, module: ir.Module, program: Program, accessors: dict[str, Callee]) -> None:
         signature = ir.FunctionType(ir.VoidType(), [_byte_pointer(), _int64(), _int64()])
         function = ir.Function(module, signature, program.entry)
         function.attributes.add("nounwind")
         self.body = program.body
         self.entry = function.append_basic_block("entry")
-        super().__init__(ir.IRBuilder(function.append_basic_block("start")), names)
-        self.fixed: dict[str, IRValue] = {}
+        super().__init__(ir.IRBuilder(function.append_basic_block("start")), accessors)
+        self.readonly_values: dict[str, IRValue] = {}
         for name, value in zip(PARAMETERS, function.args, strict=True):
             dtype = POINTER if value.type == _byte_pointer() else "int64"
-            self.fixed[name] = IRValue(self.builder, value, dtype)
-        self.once, self.local = assigned_once(self.body), local_names(self.body)
-        self.variables = Variables(self.entry, self.once)
-        self.exits: list[ir.Block] = []
-        self.depths: list[int] = []
-        self.vectors = self.scalars = 0
-        self.arrays = Arrays(program, self.once)
+            self.readonly_values[name] = IRValue(self.builder, value, dtype)
+        self.assigned_once, self.local_names = (
+            names_assigned_once(self.body),
+            local_names(self.body),
+        )
+        self.variables = Variables(self.entry, self.assigned_once)
+        self.exit_blocks: list[ir.Block] = []
+        self.inner_loop_depths: list[int] = []
+        self.vectorized_count = self.scalar_count = 0
+        self.stack_arrays = StackArrays(program, self.assigned_once)
 
     def compile(self) -> None:
         """Compile the whole function; call it once."""
@@ -184,11 +193,11 @@ class _Function(Expressions):
 
     def inner_block(self, body: Sequence[Statement], after: ir.Block) -> None:
         """Compile the body of a loop whose exit block is ``after``."""
-        self.exits.append(after)
-        self.depths.append(depth_of(body))
+        self.exit_blocks.append(after)
+        self.inner_loop_depths.append(depth_of(body))
         self.block(body)
-        self.depths.pop()
-        self.exits.pop()
+        self.inner_loop_depths.pop()
+        self.exit_blocks.pop()
 
     def statement(self, node: Statement) -> None:
         match node:
@@ -197,41 +206,52 @@ class _Function(Expressions):
             case Assign(targets, Call() as call):
                 for target, result in zip(targets, self.call(call), strict=True):
                     self.assign(target, result)
-            case Run(call):
+            case CallStatement(call):
                 self.call(call)
             case Loop():
                 self.loop(node)
-            case Forever(body):
+            case InfiniteLoop(body):
                 self.forever(body)
             case Branch():
                 self.branch(node)
             case Break():
-                self.builder.branch(self.exits[-1])
+                self.builder.branch(self.exit_blocks[-1])
             case Return():
                 self.builder.ret_void()
             case _:
-                raise Unsupported(str(node))
+                raise InvalidProgram(str(node))
 
     def assign(self, name: str, value: IRValue) -> None:
-        if name in self.fixed:
-            raise Unsupported(f"{name} is assigned")
+        if name in self.readonly_values:
+            raise InvalidProgram(f"{name} is assigned")
         if not self.variables.assign(name, value):
-            raise Unsupported(f"{name} is {value.dtype}, and something else before")
+            raise InvalidProgram(f"{name} is {value.dtype}, and something else before")
 
     def loop(self, loop: Loop) -> None:
         """Compile a loop: over vectors if possible, else as a scalar loop with metadata."""
-        name, body = loop.counter, loop.body
         begin, end = (self.typed(value, "int64").value for value in (loop.first, loop.end))
-        builder, function = self.builder, self.builder.function
-        scalars, gathers = self.scalars, False
-        if is_innermost(body):
+        has_gather = False
+        if is_innermost(loop.body):
             try:
-                if self.write_vectors(loop, (begin, end)):
-                    self.vectors += 1
+                if self.vectorize(loop, (begin, end)):
+                    self.vectorized_count += 1
                     return
             except Gather:
-                gathers = True
-            self.scalars += 1
+                has_gather = True
+        self.scalar_loop(loop, begin, end, has_gather)
+
+    def scalar_loop(self, loop: Loop, begin: LlvmValue, end: LlvmValue, has_gather: bool) -> None:
+        """Compile a loop that processes one element per iteration, with metadata for LLVM.
+
+        Args:
+            loop: the loop.
+            begin, end: its emitted bounds.
+            has_gather: whether it is innermost, and loads at an index that is not affine.
+        """
+        name, body = loop.counter, loop.body
+        builder, function = self.builder, self.builder.function
+        outer_scalar_count = self.scalar_count
+        self.scalar_count += is_innermost(body)
         trip_count = None
         if loop.is_short and isinstance(end, ir.Constant):
             trip_count = end.constant
@@ -248,60 +268,62 @@ class _Function(Expressions):
         counter.add_incoming(begin, before)
         builder.cbranch(builder.icmp_signed("<", counter, end), loop_body, after)
         builder.position_at_end(loop_body)
-        outer = self.fixed.get(name)
-        self.fixed[name] = IRValue(builder, counter, "int64")
+        shadowed = self.readonly_values.get(name)
+        self.readonly_values[name] = IRValue(builder, counter, "int64")
         is_straight = self.is_straight(body)
         self.inner_block(body, after)
-        following = builder.add(counter, ir.Constant(_int64(), 1), flags=("nsw",))
-        if self.scalars == scalars:
-            following = opaque(builder, following)
-        counter.add_incoming(following, builder.block)
-        back = builder.branch(head)
+        next_counter = builder.add(counter, ir.Constant(_int64(), 1), flags=("nsw",))
+        if self.scalar_count == outer_scalar_count:  # LLVM shall leave the vectorized loops alone
+            next_counter = opaque(builder, next_counter)
+        counter.add_incoming(next_counter, builder.block)
+        back_edge = builder.branch(head)
         if loop.is_short:
             metadata = _one_vector_at_a_time(builder.module, trip_count, is_opaque)
-            back.set_metadata("llvm.loop", metadata)
+            back_edge.set_metadata("llvm.loop", metadata)
         elif is_straight:
-            written = function.blocks[function.blocks.index(loop_body) :]
-            metadata = self.straight_loop_metadata(body, written, gathers)
+            body_blocks = function.blocks[function.blocks.index(loop_body) :]
+            metadata = self.straight_metadata(body, body_blocks, has_gather)
             if metadata is not None:
-                back.set_metadata("llvm.loop", metadata)
+                back_edge.set_metadata("llvm.loop", metadata)
         builder.position_at_end(after)
-        del self.fixed[name]
-        if outer is not None:
-            self.fixed[name] = outer
+        del self.readonly_values[name]
+        if shadowed is not None:
+            self.readonly_values[name] = shadowed
 
-    def write_vectors(self, loop: Loop, bounds: tuple[Instruction, Instruction]) -> bool:
+    def vectorize(self, loop: Loop, bounds: tuple[LlvmValue, LlvmValue]) -> bool:
         """Write a loop as a loop over vectors, or as one vector; False if that is not possible.
+
+        Then the function is as before, and the builder is where it was.
 
         Raises:
             Gather: if it is not possible because an index is not affine.
         """
         body = loop.body
-        reductions = reductions_of(body, set(assigned(body)) - self.local)
+        reductions = reductions_of(body, set(assigned_names(body)) - self.local_names)
         if reductions is None:
             return False
-        share = Share.ALL
-        if self.depths:
-            share = Share.ROW if self.depths[-1] == 1 else Share.LITTLE
+        share = WorkShare.ALL
+        if self.inner_loop_depths:
+            share = WorkShare.ROW if self.inner_loop_depths[-1] == 1 else WorkShare.LITTLE
         builder = self.builder
         before, blocks = builder.block, builder.function.blocks
-        written = len(blocks)
+        block_count = len(blocks)
         try:
             results = VectorLoop(
                 builder,
-                self.names,
+                self.accessors,
                 self.variable,
                 loop.counter,
                 bounds,
                 trip_count_of(loop),
                 body,
                 share,
-                self.arrays,
+                self.stack_arrays,
                 loop.is_short,
                 reductions,
             ).write()
-        except (NotVectorizable, NoVectors) as reason:
-            del blocks[written:]
+        except (NotVectorizable, NoVectorVariant) as reason:
+            del blocks[block_count:]
             builder.position_at_end(before)
             if isinstance(reason, Gather):
                 raise
@@ -312,47 +334,48 @@ class _Function(Expressions):
 
     def is_straight(self, body: Sequence[Statement]) -> bool:
         """Whether a loop has no branches, no inner loops and no loop-carried variables."""
-        return reductions_of(body, set(assigned(body)) - self.local) == {}
+        return reductions_of(body, set(assigned_names(body)) - self.local_names) == {}
 
-    def straight_loop_metadata(
-        self, body: Sequence[Statement], written: Sequence[ir.Block], gathers: bool
+    def straight_metadata(
+        self, body: Sequence[Statement], body_blocks: Sequence[ir.Block], has_gather: bool
     ) -> ir.MDValue | None:
         """The metadata of a straight loop that LLVM shall vectorize; None if it needs none."""
         module = self.builder.module
-        instructions = [one for block in written for one in block.instructions]
-        calls = any(isinstance(one, ir.CallInstr) and _is_called(one) for one in instructions)
+        instructions = [one for block in body_blocks for one in block.instructions]
+        has_call = any(isinstance(one, ir.CallInstr) and _is_call(one) for one in instructions)
         if cpu_target().has_masks:
             if len(body) < LONG_BODY:
                 return None
-            width = self._register_width(body) if gathers or calls else 0
+            width = self._lanes_per_register(body) if has_gather or has_call else 0
             return _masked_loop_metadata(module, width)
-        if not _FEWEST <= len(instructions) <= MOST[2]:
+        if not _FEWEST_INSTRUCTIONS <= len(instructions) <= MOST_INSTRUCTIONS[2]:
             return None
-        is_two = self.exits or calls or len(instructions) > MOST[4]
-        count = ir.Constant(ir.IntType(32), 2 if is_two else 4)
+        needs_fewer = self.exit_blocks or has_call or len(instructions) > MOST_INSTRUCTIONS[4]
+        count = ir.Constant(ir.IntType(32), 2 if needs_fewer else 4)
         return loop_metadata(module, [["llvm.loop.interleave.count", count]])
 
-    def _register_width(self, body: Sequence[Statement]) -> int:
+    def _lanes_per_register(self, body: Sequence[Statement]) -> int:
         """The number of lanes of a vector register, for the widest dtype that a loop accesses."""
-        meanings = map(self.meaning, names_called(body))
-        storages = {one.access.storage for one in meanings if one is not None and one.access}
-        return _REGISTER // max(map(size_of, storages), default=4)
+        callees = map(self.callee, names_called(body))
+        storages = {one.access.storage for one in callees if one is not None and one.access}
+        return _REGISTER_BYTES // max(map(element_bytes, storages), default=4)
 
     def variable(self, name: str) -> IRValue:
-        value = self.fixed.get(name) or self.variables.get(name, self.builder)
+        value = self.readonly_values.get(name) or self.variables.get(name, self.builder)
         if value is None:
-            raise Unsupported(name)
+            raise InvalidProgram(name)
         return value
 
     def forever(self, body: Sequence[Statement]) -> None:
-        vectors = self.vectors
+        outer_vectorized_count = self.vectorized_count
         builder, function = self.builder, self.builder.function
         loop_body = function.append_basic_block("again")
         after = function.append_basic_block("done")
         builder.branch(loop_body)
         builder.position_at_end(loop_body)
         self.inner_block(body, after)
-        self.scalars += self.vectors == vectors  # no vectorized loop is in it
+        # Without a vectorized loop in it, it counts as a scalar one.
+        self.scalar_count += self.vectorized_count == outer_vectorized_count
         builder.branch(loop_body)
         builder.position_at_end(after)
 
@@ -380,7 +403,7 @@ def _one_vector_at_a_time(module: ir.Module, trip_count: int | None, is_opaque: 
     hints = [["llvm.loop.interleave.count", ir.Constant(ir.IntType(32), 1)]]
     if trip_count is not None:
         hints.append(["llvm.loop.unroll.disable"])
-        if is_opaque and trip_count < _LANES:
+        if is_opaque and trip_count < _SERIES_LANES:
             width = 1 << (trip_count.bit_length() - 1)
             hints.append(["llvm.loop.vectorize.width", ir.Constant(ir.IntType(32), width)])
     return loop_metadata(module, hints)
@@ -392,14 +415,14 @@ def _has_scalar_remainder(trip_count: int, body: Sequence[Statement]) -> bool:
     For small static trip counts, LLVM emits masked vectors. Without AVX-512, masked stores take as
     long as the rest of the loop, so only expensive elements are worth them.
     """
-    if cpu_target().has_masks or trip_count in (1, 2, 4, 8) or trip_count >= 2 * _LANES:
+    if cpu_target().has_masks or trip_count in (1, 2, 4, 8) or trip_count >= 2 * _SERIES_LANES:
         return False
     called = {name.rpartition("_")[0] for name in names_called(body)}
-    is_slow = not called.isdisjoint(SERIES)
-    return not is_slow or _LANES < trip_count <= _LANES + _LANES // 2
+    is_slow = not called.isdisjoint(LONG_CHAIN_FUNCTIONS)
+    return not is_slow or _SERIES_LANES < trip_count <= _SERIES_LANES + _SERIES_LANES // 2
 
 
-def _is_called(call: ir.CallInstr) -> bool:
+def _is_call(call: ir.CallInstr) -> bool:
     """Whether a call is one of a function, and not of an LLVM intrinsic."""
     return not getattr(call.callee, "name", "llvm.").startswith("llvm.")
 

@@ -4,6 +4,8 @@ llvmlite guards all of LLVM with one lock. LLVM needs no lock between threads wi
 contexts. So the two long calls, optimization passes and code generation, bypass it if llvmlite's
 internals are as expected; otherwise they run one at a time. llvmlite acquires and releases its lock
 in Python, so an exception in between would leave it locked: all of this runs ``undisturbed``.
+
+Tests: tests/targets/cpu/test_builds.py.
 """
 
 from __future__ import annotations
@@ -18,7 +20,7 @@ from gpuflow.base.caches import cache
 from gpuflow.base.lazy import LazyModule
 from gpuflow.base.records import record
 from gpuflow.base.undisturbed import undisturbed
-from gpuflow.targets.cpu.codegen.host import ensure_room
+from gpuflow.targets.cpu.codegen.host import require_llvm_memory
 from gpuflow.targets.cpu.codegen.image.loader import HAS_IMAGES
 from gpuflow.targets.cpu.codegen.processor import cpu_target
 
@@ -30,47 +32,50 @@ else:
 Result = TypeVar("Result")
 # The level for a text that is already vectorized: LLVM inlines and simplifies, but does not
 # transform loops.
-AS_WRITTEN = 0
-Finish = Callable[["llvm.ModuleRef", "llvm.PassBuilder"], None]
+SIMPLIFY_ONLY = 0
+LatePasses = Callable[["llvm.ModuleRef", "llvm.PassBuilder"], None]
+# Target machines that no thread uses. A list's append and pop are atomic.
 _idle_machines: list[llvm.TargetMachine] = []
 
 
 @record
-class Compiled:
+class ObjectFile:
     """An object file, and its imports: the functions that a linker must resolve."""
 
     code: bytes
     imports: tuple[str, ...]
 
 
-def compiled(text: str, level: int = 3, finish: Finish | None = None) -> Compiled:
+def compile_ir(text: str, level: int = 3, late_passes: LatePasses | None = None) -> ObjectFile:
     """Compile a module to object code for this processor.
 
     Args:
         text: LLVM IR.
-        level: optimization level, 1 to 3; or ``AS_WRITTEN``.
-        finish: runs further passes after those of the level.
+        level: optimization level, 1 to 3; or ``SIMPLIFY_ONLY``.
+        late_passes: runs further passes after those of the level, ``(module, pass builder)``.
 
     Raises:
         RuntimeError: if the text is invalid, or LLVM cannot emit code for it.
+        MemoryError: if a limit on address space leaves too little for LLVM.
     """
-
     return _with_module(
         text,
         level,
-        finish,
-        lambda module, machine: Compiled(_object_code(module, machine), _imports(module)),
+        late_passes,
+        lambda module, machine: ObjectFile(_object_code(module, machine), _imports(module)),
     )
 
 
-def assembly_of(text: str, level: int = 3, finish: Finish | None = None) -> str:
-    """The assembly text of a module; arguments and errors as for ``compiled``."""
-    return _with_module(text, level, finish, lambda module, machine: machine.emit_assembly(module))
+def assembly_of(text: str, level: int = 3, late_passes: LatePasses | None = None) -> str:
+    """The assembly text of a module; arguments and errors as for ``compile_ir``."""
+    return _with_module(
+        text, level, late_passes, lambda module, machine: machine.emit_assembly(module)
+    )
 
 
-def optimized_text(text: str, level: int = 3, finish: Finish | None = None) -> str:
-    """A module after LLVM's passes; arguments and errors as for ``compiled``."""
-    return _with_module(text, level, finish, lambda module, machine: str(module))
+def optimized_text(text: str, level: int = 3, late_passes: LatePasses | None = None) -> str:
+    """A module after LLVM's passes; arguments and errors as for ``compile_ir``."""
+    return _with_module(text, level, late_passes, lambda module, machine: str(module))
 
 
 def host_machine() -> llvm.TargetMachine:
@@ -78,7 +83,7 @@ def host_machine() -> llvm.TargetMachine:
 
     Images require position-independent code (``linker``). LLVM's JIT linker requires its default.
     """
-    _let_forks_wait()
+    _lock_llvm_around_forks()
     llvm.initialize_native_target()
     llvm.initialize_native_asmprinter()
     target = cpu_target()
@@ -93,15 +98,15 @@ def host_machine() -> llvm.TargetMachine:
 def _with_module(
     text: str,
     level: int,
-    finish: Finish | None,
-    use: Callable[[llvm.ModuleRef, llvm.TargetMachine], Result],
+    late_passes: LatePasses | None,
+    extract: Callable[[llvm.ModuleRef, llvm.TargetMachine], Result],
 ) -> Result:
-    """Optimize a module, and return the result of ``use`` on it."""
+    """Optimize a module, and return ``extract(module, machine)``, which must not keep either."""
 
     def build() -> Result:
-        ensure_room()
+        require_llvm_memory()
         with _machine() as machine:
-            return use(_optimized(text, machine, level, finish), machine)
+            return extract(_optimized(text, machine, level, late_passes), machine)
 
     return undisturbed(build)
 
@@ -121,7 +126,7 @@ def _machine() -> Iterator[llvm.TargetMachine]:
 
 
 def _optimized(
-    text: str, machine: llvm.TargetMachine, level: int, finish: Finish | None
+    text: str, machine: llvm.TargetMachine, level: int, late_passes: LatePasses | None
 ) -> llvm.ModuleRef:
     """Parse a module, and run LLVM's passes on it."""
     module = llvm.parse_assembly(text, llvm.create_context())
@@ -131,15 +136,15 @@ def _optimized(
     options = llvm.PipelineTuningOptions(speed_level=level)
     options.loop_vectorization = True
     builder = llvm.create_pass_builder(machine, options)
-    passes = _tidying() if level == AS_WRITTEN else builder.getModulePassManager()
-    _unlocked("LLVMPY_RunNewModulePassManager")(passes, module, builder)
-    if finish is not None:
-        finish(module, builder)
+    passes = _simplification_passes() if level == SIMPLIFY_ONLY else builder.getModulePassManager()
+    _without_lock("LLVMPY_RunNewModulePassManager")(passes, module, builder)
+    if late_passes is not None:
+        late_passes(module, builder)
     return module
 
 
-def _tidying() -> llvm.ModulePassManager:
-    """The passes of ``AS_WRITTEN``, which take a tenth of the time of level 2."""
+def _simplification_passes() -> llvm.ModulePassManager:
+    """The passes of ``SIMPLIFY_ONLY``, which take a tenth of the time of level 2."""
     passes = llvm.create_new_module_pass_manager()
     passes.add_always_inliner_pass()
     passes.add_sroa_pass()
@@ -152,10 +157,10 @@ def _tidying() -> llvm.ModulePassManager:
 
 def _object_code(module: llvm.ModuleRef, machine: llvm.TargetMachine) -> bytes:
     """The object file of an optimized module."""
-    with llvm.ffi.OutputString() as complaint:
-        buffer = _unlocked("LLVMPY_TargetMachineEmitToMemory")(machine, module, 1, complaint)
+    with llvm.ffi.OutputString() as error_text:
+        buffer = _without_lock("LLVMPY_TargetMachineEmitToMemory")(machine, module, 1, error_text)
         if not buffer:
-            raise RuntimeError(str(complaint))
+            raise RuntimeError(str(error_text))
     try:
         start = llvm.ffi.lib.LLVMPY_GetBufferStart(buffer)
         return ctypes.string_at(start, llvm.ffi.lib.LLVMPY_GetBufferSize(buffer))
@@ -170,7 +175,7 @@ def _imports(module: llvm.ModuleRef) -> tuple[str, ...]:
 
 
 @cache
-def _let_forks_wait() -> None:
+def _lock_llvm_around_forks() -> None:
     """Let later forks acquire llvmlite's lock first.
 
     A child has only the thread that forked. A lock that another thread held would stay locked in
@@ -183,7 +188,10 @@ def _let_forks_wait() -> None:
         )
 
 
-def _unlocked(name: str) -> Callable[..., Any]:
-    """Return a function of llvmlite's library, without the lock around it if possible."""
+def _without_lock(name: str) -> Callable[..., Any]:
+    """Return a function of llvmlite's library, without the lock around it if possible.
+
+    The caller must pass it only objects of an LLVM context that no other thread uses.
+    """
     function = getattr(llvm.ffi.lib, name)
     return getattr(function, "_cfn", function)

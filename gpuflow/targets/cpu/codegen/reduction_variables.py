@@ -6,6 +6,8 @@
 
 This reassociates the reduction. Only functions that allow it are recognized: operations of
 integers, maxima and minima of integers, and ``accumulate_`` functions of floats.
+
+Tests: tests/targets/cpu/test_reduction_variables.py.
 """
 
 from __future__ import annotations
@@ -22,31 +24,32 @@ from gpuflow.targets.cpu.codegen.expressions import Expressions
 from gpuflow.targets.cpu.codegen.loops.nodes import (
     ARITHMETIC,
     Assign,
+    BinaryOperation,
     Call,
+    CallStatement,
     Convert,
     Expression,
     Name,
-    Operation,
-    Run,
     Statement,
     expressions_in,
     values_of,
 )
-from gpuflow.targets.cpu.codegen.vector_blocks import half
-from gpuflow.targets.llvm.ir_values import Instruction, IRValue, Number, splat
+from gpuflow.targets.cpu.codegen.vector_blocks import half_of
+from gpuflow.targets.llvm.ir_values import IRValue, LlvmValue, Number, splat
 
 if TYPE_CHECKING:
     import llvmlite.ir as ir
 else:
     ir = LazyModule("llvmlite.ir")
 
-Values = Mapping[str, IRValue]
+# Values of reduction variables, by the variable's name.
+ValuesByName = Mapping[str, IRValue]
 
-_FUNCTION = re.compile(r"(max|min)_u?int\d+|accumulate_(add|mul)_float\d+")
+_REDUCTION_FUNCTION = re.compile(r"(max|min)_u?int\d+|accumulate_(add|mul)_float\d+")
 # Neutral elements. Idempotent functions, such as a maximum, need none: they may repeat a value.
 _NEUTRAL: Mapping[str, Number] = {"add": -0.0, "mul": 1.0, "+": 0, "*": 1}
-_OF_INTEGERS = ("+", "*")
-_OF_BITS = ("&", "|")
+_INTEGER_OPERATORS = ("+", "*")
+_BITWISE_OPERATORS = ("&", "|")
 
 
 @record
@@ -54,7 +57,8 @@ class Reduction:
     """A reduction variable of a loop.
 
     Attributes:
-        operation: the function or operator that combines two values.
+        operation: the function or operator that combines two values; it is associative and
+            commutative, or may be treated so.
         neutral: initial value of the vectors; the variable's initial value is combined at the end.
             None: the vectors start with the variable's initial value.
     """
@@ -66,96 +70,111 @@ class Reduction:
 def reductions_of(body: Sequence[Statement], names: Collection[str]) -> dict[str, Reduction] | None:
     """Find the reduction variables of a straight loop.
 
-    None: the loop is not straight, or has a loop-carried variable that is not a reduction.
-
     Args:
         body: statements of the loop.
         names: loop-carried variables, and those that are read after the loop.
+
+    Returns:
+        The reductions by name. None if the loop is not straight, or has a variable among ``names``
+        that is not a reduction variable, or that is read in other statements.
     """
-    if not all(isinstance(statement, Assign | Run) for statement in body):
+    if not all(isinstance(statement, Assign | CallStatement) for statement in body):
         return None
     if not names:
         return {}
     values = (value for statement in body for value in values_of(statement))
-    read = Counter(
-        one.name for value in values for one in expressions_in(value) if isinstance(one, Name)
+    read_counts = Counter(
+        expression.name
+        for value in values
+        for expression in expressions_in(value)
+        if isinstance(expression, Name)
     )
     reductions = {}
     for statement in body:
         match statement:
             case Assign((name,), value) if name in names:
                 reduction = _reduction(name, value)
-                if reduction is None or read[name] != 1:
+                if reduction is None or read_counts[name] != 1:
                     return None
                 reductions[name] = reduction
     return reductions if len(reductions) == len(names) else None
 
 
 def _reduction(name: str, value: Expression) -> Reduction | None:
+    """The reduction of ``name = value``; None if it is another assignment."""
     match value:
         case Call(function, (Name(first), _)):
-            match_ = _FUNCTION.fullmatch(function)
-            if match_ is None or first != name:
+            function_match = _REDUCTION_FUNCTION.fullmatch(function)
+            if function_match is None or first != name:
                 return None
-            return Reduction(function, _NEUTRAL.get(match_[2]))
-        case Convert(dtype, Operation(operator, Name(first))):
-            applies = dtype.lstrip("u").startswith("int") and operator in (*_OF_INTEGERS, *_OF_BITS)
-            applies = applies and first == name
+            return Reduction(function, _NEUTRAL.get(function_match[2]))
+        case Convert(dtype, BinaryOperation(operator, Name(first))):
+            is_integer = dtype.lstrip("u").startswith("int")
+            is_supported = operator in (*_INTEGER_OPERATORS, *_BITWISE_OPERATORS)
+            applies = is_integer and is_supported and first == name
             return Reduction(operator, _NEUTRAL.get(operator)) if applies else None
-        case Operation(operator, Name(first)) if first == name:
-            return Reduction(operator, None) if operator in _OF_BITS else None
+        case BinaryOperation(operator, Name(first)) if first == name:
+            return Reduction(operator, None) if operator in _BITWISE_OPERATORS else None
     return None
 
 
 class Accumulators:
-    """The vectors of a loop's reduction variables.
+    """The vectors of partial results of a loop's reduction variables.
+
+    Call ``begin`` first. Each loop has its own ``phis``, and sets ``current`` before its body. The
+    caller must record each edge that leaves the loop by ``add_exit`` before it calls ``results``.
 
     Args:
-        text: the writer of the loop.
+        expressions: the writer of the loop.
         reductions: reduction variables by name.
 
     Attributes:
-        firsts: initial values of the vectors.
-        now: values of the vectors at the current position of the body.
+        initial_vectors: initial values of the vectors.
+        current: values of the vectors at the current position of the body.
     """
 
-    def __init__(self, text: Expressions, reductions: Mapping[str, Reduction]) -> None:
-        self._text, self._reductions = text, reductions
-        self._singles: Values = {}
-        self.firsts: Values = {}
-        self.now: dict[str, IRValue] = {}
-        self._exits: list[tuple[ir.Block, Values]] = []
+    def __init__(self, expressions: Expressions, reductions: Mapping[str, Reduction]) -> None:
+        self._expressions, self._reductions = expressions, reductions
+        self._initial_scalars: ValuesByName = {}
+        self.initial_vectors: dict[str, IRValue] = {}
+        self.current: dict[str, IRValue] = {}
+        self._exits: list[tuple[ir.Block, ValuesByName]] = []
 
-    def begin(self, singles: Values, width: int) -> None:
-        """Set the initial vectors, from the variables' initial values ``singles``."""
-        self._singles = singles
-        neutral = {name: reduction.neutral for name, reduction in self._reductions.items()}
-        self.firsts = {
-            name: splat(one if neutral[name] is None else one.constant(neutral[name]), width)
-            for name, one in singles.items()
-        }
+    def begin(self, initial_scalars: ValuesByName, width: int) -> None:
+        """Set the initial vectors.
 
-    def phis(self) -> Values:
+        Args:
+            initial_scalars: values of the variables before the loop.
+            width: lanes of the vectors, a power of two.
+        """
+        self._initial_scalars = initial_scalars
+        self.initial_vectors = {}
+        for name, scalar in initial_scalars.items():
+            neutral = self._reductions[name].neutral
+            initial = scalar if neutral is None else scalar.constant(neutral)
+            self.initial_vectors[name] = splat(initial, width)
+
+    def phis(self) -> ValuesByName:
         """Emit phi nodes of the vectors; the caller adds their incoming values."""
-        builder = self._text.builder
-        return {name: x.like(builder.phi(x.value.type)) for name, x in self.firsts.items()}
+        builder = self._expressions.builder
+        return {name: x.like(builder.phi(x.value.type)) for name, x in self.initial_vectors.items()}
 
-    def update(self, name: str, new: IRValue, mask: Instruction | None) -> None:
-        """Update a variable's vector; masked-out elements are unchanged."""
+    def update(self, name: str, new: IRValue, mask: LlvmValue | None) -> None:
+        """Update a variable's vector; elements with a false ``mask`` are unchanged."""
         if mask is not None:
-            unchanged = self.now[name].value
-            new = new.like(self._text.builder.select(mask, new.value, unchanged))
-        self.now[name] = new
+            unchanged = self.current[name].value
+            new = new.like(self._expressions.builder.select(mask, new.value, unchanged))
+        self.current[name] = new
 
-    def combined(self, several: Sequence[Values]) -> Values:
-        """Combine the vectors of an unrolled loop into one for each variable."""
+    def combine_unrolled(self, copies: Sequence[ValuesByName]) -> ValuesByName:
+        """Combine the vectors of the copies of an unrolled body into one for each variable."""
         return {
-            name: reduce(partial(self._combined, name), [each[name] for each in several])
+            name: reduce(partial(self._combine, name), [vectors[name] for vectors in copies])
             for name in self._reductions
         }
 
-    def add_exit(self, block: ir.Block, values: Values) -> None:
-        """Record that a block leaves the loop with these values."""
+    def add_exit(self, block: ir.Block, values: ValuesByName) -> None:
+        """Record that a block branches to the code after the loop with these values."""
         self._exits.append((block, values))
 
     def results(self) -> dict[str, IRValue]:
@@ -163,26 +182,27 @@ class Accumulators:
         vectors = self.phis()
         for block, values in self._exits:
             add_incoming_to(vectors, block, values)
-        return {name: self._single(name, vector) for name, vector in vectors.items()}
+        return {name: self._reduce_vector(name, vector) for name, vector in vectors.items()}
 
-    def _single(self, name: str, vector: IRValue) -> IRValue:
+    def _reduce_vector(self, name: str, vector: IRValue) -> IRValue:
+        """Combine the lanes of a vector by halves, and the initial value unless they contain it."""
         while vector.width > 1:
-            vector = self._combined(name, half(vector, 0), half(vector, 1))
+            vector = self._combine(name, half_of(vector, 0), half_of(vector, 1))
         if self._reductions[name].neutral is None:
             return vector
-        return self._combined(name, self._singles[name], vector)
+        return self._combine(name, self._initial_scalars[name], vector)
 
-    def _combined(self, name: str, a: IRValue, b: IRValue) -> IRValue:
+    def _combine(self, name: str, left: IRValue, right: IRValue) -> IRValue:
         operation = self._reductions[name].operation
         if operation in ARITHMETIC:
-            return self._text.arithmetic(operation, a, b)
-        meaning = self._text.meaning(operation)
-        assert meaning is not None  # the loop has called it
-        (result,) = self._text.emitted(meaning, [a, b])
+            return self._expressions.arithmetic(operation, left, right)
+        callee = self._expressions.callee(operation)
+        assert callee is not None  # the loop has called it
+        (result,) = self._expressions.emit_call(callee, [left, right])
         return result
 
 
-def add_incoming_to(phis: Values, block: ir.Block, values: Values) -> None:
-    """Add incoming values from a block to phi nodes."""
+def add_incoming_to(phis: ValuesByName, block: ir.Block, values: ValuesByName) -> None:
+    """Add incoming values from a block to phi nodes; ``values`` has all names of ``phis``."""
     for name, phi in phis.items():
         phi.value.add_incoming(values[name].value, block)

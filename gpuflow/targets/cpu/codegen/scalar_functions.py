@@ -3,6 +3,11 @@
 ``emit_function`` is the entry point. The most used functions are polynomials (``polynomials``),
 which LLVM vectorizes. Other functions of the C library are calls that list their vector variants
 (``libm``). All others are formulas on IRValues in this module.
+
+Arguments are scalars or vectors of compute dtypes. Those of one call must have equal dtypes and
+widths, unless a function says otherwise; results have them too.
+
+Tests: tests/targets/cpu/test_cpu_functions.py.
 """
 
 from __future__ import annotations
@@ -36,8 +41,8 @@ if TYPE_CHECKING:
 else:
     ir = LazyModule("llvmlite.ir")
 
-# Functions that are long dependence chains of instructions.
-SERIES = EXPENSIVE - {"div", "sqrt", "rsqrt"}
+# Names of the functions that are long dependence chains of instructions.
+LONG_CHAIN_FUNCTIONS = EXPENSIVE - {"div", "sqrt", "rsqrt"}
 _LARGEST_QUOTIENT = 2.0**28  # up to which the formula of ``_float_rem`` is exact
 
 # LLVM intrinsics that have vector forms on every target.
@@ -104,13 +109,13 @@ def _div(x: IRValue, y: IRValue) -> IRValue:
     """Divide. x / 0 is all ones, and INT_MIN / -1 wraps; both would trap on x86."""
     if is_float(x.dtype):
         return x / y
-    zero = y.equals(0)
+    is_zero = y.equals(0)
     if not is_signed(x.dtype):
-        quotient = _quotient(x, select(zero, x.constant(1), y), _is_fixed(y))
-        return select(zero, x.constant((1 << bits(x.dtype)) - 1), quotient)
-    minus_one = y.equals(-1)
-    quotient = _quotient(x, select(zero | minus_one, x.constant(1), y), _is_fixed(y))
-    return select(zero, x.constant(-1), select(minus_one, -x, quotient))
+        quotient = _quotient(x, select(is_zero, x.constant(1), y), _is_invariant(y))
+        return select(is_zero, x.constant((1 << bits(x.dtype)) - 1), quotient)
+    is_minus_one = y.equals(-1)
+    quotient = _quotient(x, select(is_zero | is_minus_one, x.constant(1), y), _is_invariant(y))
+    return select(is_zero, x.constant(-1), select(is_minus_one, -x, quotient))
 
 
 def _float_rem(x: IRValue, y: IRValue) -> IRValue:
@@ -124,71 +129,79 @@ def _float_rem(x: IRValue, y: IRValue) -> IRValue:
     is_double = x.dtype == "float64"
     if is_double and not has_fused_multiply_add():
         return libm.call("fmod", x, y)
-    size, divisor = cast(_abs(x), "float64"), cast(_abs(y), "float64")
-    quotient = size / divisor
+    dividend, divisor = cast(_abs(x), "float64"), cast(_abs(y), "float64")
+    quotient = dividend / divisor
     integer = quotient.intrinsic("trunc")
     if is_double:
-        remainder = (-integer).intrinsic("fma", divisor, size)
+        remainder = (-integer).intrinsic("fma", divisor, dividend)
         remainder = select(remainder < 0, remainder + divisor, remainder)
     else:
-        remainder = size - integer * divisor
+        remainder = dividend - integer * divisor
     # 0 times infinity is nan.
-    remainder = cast(select(integer.equals(0), size, remainder), x.dtype).intrinsic("copysign", x)
+    remainder = cast(select(integer.equals(0), dividend, remainder), x.dtype)
+    remainder = remainder.intrinsic("copysign", x)
     return libm.call_beyond(_LARGEST_QUOTIENT, "fmod", cast(quotient, x.dtype), [x, y], remainder)
 
 
 def _rem(x: IRValue, y: IRValue) -> IRValue:
     if is_float(x.dtype):
         return _float_rem(x, y)
-    zero = y.equals(0)
+    is_zero = y.equals(0)
     if not is_signed(x.dtype):
-        safe = select(zero, x.constant(1), y)
-        return select(zero, x, x - _quotient(x, safe, _is_fixed(y)) * safe)
-    minus_one = y.equals(-1)
-    safe = select(zero | minus_one, x.constant(1), y)
-    remainder = x - _quotient(x, safe, _is_fixed(y)) * safe
-    return select(zero, x, select(minus_one, x.constant(0), remainder))
+        safe = select(is_zero, x.constant(1), y)
+        return select(is_zero, x, x - _quotient(x, safe, _is_invariant(y)) * safe)
+    is_minus_one = y.equals(-1)
+    safe = select(is_zero | is_minus_one, x.constant(1), y)
+    remainder = x - _quotient(x, safe, _is_invariant(y)) * safe
+    return select(is_zero, x, select(is_minus_one, x.constant(0), remainder))
 
 
-def truncated(x: IRValue, dtype: str) -> IRValue:
+def saturating_cast(x: IRValue, dtype: str) -> IRValue:
     """Convert a float to an integer: truncates and saturates; nan becomes 0.
 
     It is equivalent to ``llvm.fptosi.sat``, which LLVM vectorizes slowly, or not at all.
     """
-    bounds, kind = np.iinfo(dtype), np.dtype(x.dtype).type
-    largest = kind(bounds.max)
+    bounds, float_type = np.iinfo(dtype), np.dtype(x.dtype).type
+    largest = float_type(bounds.max)
     if int(largest) > bounds.max:
-        largest = np.nextafter(largest, kind(0))
+        largest = np.nextafter(largest, float_type(0))
     # These selects map nan to the largest number, as x86's min does. So fptosi is always defined.
     clamped = select(x < float(largest), x, float(largest))
     least = float(bounds.min)
     clamped = select(clamped > least, clamped, least)
     # Processors convert to int32 or wider, so shorter integers go through int32.
-    wide = "int32" if bits(dtype) < 32 else dtype
-    convert = x.builder.fptosi if is_signed(wide) else x.builder.fptoui
-    integer = cast(IRValue(x.builder, convert(clamped.value, x.type_of(wide)), wide), dtype)
+    conversion_dtype = "int32" if bits(dtype) < 32 else dtype
+    convert = x.builder.fptosi if is_signed(conversion_dtype) else x.builder.fptoui
+    converted = convert(clamped.value, x.type_of(conversion_dtype))
+    integer = cast(IRValue(x.builder, converted, conversion_dtype), dtype)
     if int(largest) != bounds.max:
         integer = select(x > float(largest), integer.constant(int(bounds.max)), integer)
     return select(x.is_nan(), integer.constant(0), integer)
 
 
-def _is_fixed(x: IRValue) -> bool:
-    """Whether a value is loop-invariant: a constant, a splat, or defined in an entry block."""
+def _is_invariant(x: IRValue) -> bool:
+    """Whether a value is loop-invariant: a constant, a splat, or defined in an entry block.
+
+    The entry blocks are the first two blocks of the function (``loop_compiler``), unless code is
+    being emitted in them.
+    """
     if is_splat(x):
         return True
-    current, blocks = x.builder.block, x.builder.function.blocks
-    first = [block for block in blocks[:2] if block is not current]
-    return isinstance(x.value, ir.Constant) or getattr(x.value, "parent", None) in first
+    current_block, blocks = x.builder.block, x.builder.function.blocks
+    entry_blocks = [block for block in blocks[:2] if block is not current_block]
+    return isinstance(x.value, ir.Constant) or getattr(x.value, "parent", None) in entry_blocks
 
 
-def _quotient(x: IRValue, y: IRValue, is_fixed: bool) -> IRValue:
-    """The quotient of integers, if the division neither traps nor overflows.
+def _quotient(x: IRValue, y: IRValue, is_invariant: bool) -> IRValue:
+    """The quotient of integers, rounded to zero.
+
+    y must not be 0, nor -1 if x may be the least integer: such a division traps or overflows.
 
     Processors have no vector division of integers, so shorter ones divide as floats. Rounding does
     not carry the float quotient to the next integer: its relative distance from it is at least
     1 / (x + 1), which is 2**-32 and so above the 2**-53 of float64.
 
-    If the divisor is loop-invariant (``is_fixed``), its reciprocal is hoisted. Then half of the
+    If the divisor is loop-invariant (``is_invariant``), its reciprocal is hoisted. Then half of the
     reciprocal is added to the quotient, which is at least ``0.5 / y`` away from all integers then.
     """
     builder, is_short = x.builder, bits(x.dtype) <= 16
@@ -196,10 +209,10 @@ def _quotient(x: IRValue, y: IRValue, is_fixed: bool) -> IRValue:
         divide = builder.sdiv if is_signed(x.dtype) else builder.udiv
         return x.like(divide(x.value, y.value))
     wide = "float32" if is_short else "float64"
-    if is_fixed and not is_short:
+    if is_invariant and not is_short:
         reciprocal = 1 / cast(y, wide)
-        near = cast(x, wide) * reciprocal
-        quotient = near + (_abs(reciprocal) * 0.5).intrinsic("copysign", near)
+        product = cast(x, wide) * reciprocal
+        quotient = product + (_abs(reciprocal) * 0.5).intrinsic("copysign", product)
     else:
         quotient = cast(x, wide) / cast(y, wide)
     # Processors convert to int32 or wider, so shorter integers go through int32.
@@ -219,6 +232,7 @@ def _is_in_bounds(x: IRValue, count: IRValue) -> IRValue:
 
 
 def _shift_left(x: IRValue, count: IRValue) -> IRValue:
+    """Shift left; 0 if the count is out of bounds, for which LLVM's shifts are undefined."""
     in_bounds = _is_in_bounds(x, count)
     return select(in_bounds, x << select(in_bounds, count, 0), 0)
 
@@ -235,10 +249,10 @@ def _shift_right_arithmetic(x: IRValue, count: IRValue) -> IRValue:
 
 
 def _clz(x: IRValue) -> IRValue:
-    kind, truth = x.value.type, llvm_type("bool")
-    count = intrinsic(x.builder.module, "ctlz", kind, [kind, truth])
-    defined_at_zero = constant(x.builder, "bool", False)
-    return x.like(x.builder.call(count, [x.value, defined_at_zero.value]))
+    integer_type, bool_type = x.value.type, llvm_type("bool")
+    count = intrinsic(x.builder.module, "ctlz", integer_type, [integer_type, bool_type])
+    is_zero_undefined = constant(x.builder, "bool", False)
+    return x.like(x.builder.call(count, [x.value, is_zero_undefined.value]))
 
 
 def _is_finite(x: IRValue) -> IRValue:
@@ -326,6 +340,10 @@ _ERF_INV_TAIL_64 = (
 
 
 def _erf_inv(x: IRValue) -> IRValue:
+    """The inverse error function of float32 or float64; x must be in [-1, 1], else nan.
+
+    The centers of the polynomials' variables (2.5, 3 and so on) are those of the source.
+    """
     w = -polynomials.log((1 - x) * (1 + x))
     root = w.intrinsic("sqrt")
     if x.dtype == "float32":
@@ -339,18 +357,21 @@ def _erf_inv(x: IRValue) -> IRValue:
     return select(_abs(x).equals(1), x * math.inf, factor * x)
 
 
-_ROTATIONS = ((13, 15, 26, 6), (17, 29, 16, 24))
+_THREEFRY_ROTATIONS = ((13, 15, 26, 6), (17, 29, 16, 24))
+
+
+_THREEFRY_PARITY = 0x1BD11BDA
 
 
 def _threefry2x32(k0: IRValue, k1: IRValue, x0: IRValue, x1: IRValue) -> tuple[IRValue, IRValue]:
-    """The Threefry-2x32 block cipher with 20 rounds.
+    """The Threefry-2x32 block cipher with 20 rounds; keys and counters are uint32.
 
     Source: Salmon, Moraes, Dror and Shaw (2011), Parallel random numbers.
     """
-    keys = (k0, k1, k0 ^ k1 ^ 0x1BD11BDA)
+    keys = (k0, k1, k0 ^ k1 ^ _THREEFRY_PARITY)
     x0, x1 = x0 + k0, x1 + k1
     for group in range(5):
-        for rotation in _ROTATIONS[group % 2]:
+        for rotation in _THREEFRY_ROTATIONS[group % 2]:
             x0 = x0 + x1
             x1 = ((x1 << rotation) | (x1 >> (32 - rotation))) ^ x0
         x0 = x0 + keys[(group + 1) % 3]
@@ -394,18 +415,18 @@ def emit_function(fn: str, *arguments: IRValue) -> tuple[IRValue, ...]:
     """
     if fn in _INTRINSICS:
         return (arguments[0].intrinsic(_INTRINSICS[fn], *arguments[1:]),)
-    inline = polynomials.FUNCTIONS.get((fn, arguments[0].dtype))
-    if inline is not None:
-        return (inline(*arguments),)
+    polynomial_function = polynomials.INLINE_FUNCTIONS.get((fn, arguments[0].dtype))
+    if polynomial_function is not None:
+        return (polynomial_function(*arguments),)
     if fn in _FORMULAS:
         results = _FORMULAS[fn](*arguments)
         return results if isinstance(results, tuple) else (results,)
     if fn.startswith("round_"):
         storage = fn.removeprefix("round_")
-        return (narrow_floats.rounded(arguments[0], storage),)
+        return (narrow_floats.round_to(arguments[0], storage),)
     if fn.startswith("bitcast_"):
         return (arguments[0].bitcast(fn.removeprefix("bitcast_")),)
-    if fn in libm.FUNCTIONS:
+    if fn in libm.C_FUNCTION_ARITY:
         return (libm.call(fn, *arguments),)
     raise KeyError(
         f"[cpu] fn must be a function of the CPU target; got {fn!r}. "

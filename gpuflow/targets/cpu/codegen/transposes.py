@@ -9,6 +9,8 @@ their elements (J. O. Eklundh, "A fast computer method for matrix transposing", 
     d0 d1 d2 d3        c1 d1 c3 d3        a3 b3 c3 d3
 
 A kernel has one such function for each element width, which its transposed copies call.
+
+Tests: tests/targets/cpu/test_cpu_orders.py, tests/targets/cpu/test_cpu_copies.py.
 """
 
 from __future__ import annotations
@@ -17,7 +19,7 @@ from typing import TYPE_CHECKING
 
 from gpuflow.base.lazy import LazyModule
 from gpuflow.kir.scalar import storage_bytes
-from gpuflow.targets.llvm.ir_values import Instruction, shuffle_mask
+from gpuflow.targets.llvm.ir_values import LlvmValue, shuffle_mask
 
 if TYPE_CHECKING:
     import llvmlite.ir as ir
@@ -33,40 +35,43 @@ def block_side(storage: str) -> int:
 def emit_transpose(
     storage: str,
     builder: ir.IRBuilder,
-    source: Instruction,
-    source_first: Instruction,
-    source_pitch: Instruction,
-    target: Instruction,
-    target_first: Instruction,
-    target_pitch: Instruction,
+    source: LlvmValue,
+    source_first: LlvmValue,
+    source_pitch: LlvmValue,
+    target: LlvmValue,
+    target_first: LlvmValue,
+    target_pitch: LlvmValue,
 ) -> None:
-    """Emit a transposed copy of a block. The elements of a row must be contiguous.
+    """Emit a transposed copy of a block of ``block_side`` rows and columns.
+
+    The elements of a row must be contiguous in both arrays, and the blocks must not overlap. All
+    elements of the block are accessed. Rows need only the alignment of an element.
 
     Args:
         storage: storage dtype.
         builder: position of the call.
-        source, target: the arrays.
-        source_first, target_first: offsets of the first row, in elements.
-        source_pitch, target_pitch: strides of rows, in elements.
+        source, target: pointers to the arrays' first elements, of any type.
+        source_first, target_first: offsets of the first row, int64, in elements.
+        source_pitch, target_pitch: strides of rows, int64, in elements.
     """
-    kind = ir.IntType(8 * storage_bytes(storage)).as_pointer()
-    first = [
-        builder.gep(builder.bitcast(array, kind), [address])
+    pointer_type = ir.IntType(8 * storage_bytes(storage)).as_pointer()
+    first_rows = [
+        builder.gep(builder.bitcast(array, pointer_type), [address])
         for array, address in ((source, source_first), (target, target_first))
     ]
-    function = _function(builder.module, storage)
-    builder.call(function, [first[0], source_pitch, first[1], target_pitch])
+    function = _transpose_function(builder.module, storage)
+    builder.call(function, [first_rows[0], source_pitch, first_rows[1], target_pitch])
 
 
-def _function(module: ir.Module, storage: str) -> Instruction:
+def _transpose_function(module: ir.Module, storage: str) -> LlvmValue:
     """The function that transposes a block, defined in the module on demand."""
     side, element = block_side(storage), ir.IntType(8 * storage_bytes(storage))
     name = f"transpose_{element.width}"
     if name in module.globals:
         return module.globals[name]
     int64 = ir.IntType(64)
-    pointers = [element.as_pointer(), int64] * 2
-    function = ir.Function(module, ir.FunctionType(ir.VoidType(), pointers), name)
+    parameter_types = [element.as_pointer(), int64] * 2
+    function = ir.Function(module, ir.FunctionType(ir.VoidType(), parameter_types), name)
     function.linkage = "internal"
     function.attributes.update(("nounwind", "noinline"))
     # llvmlite's update() rejects attributes that it does not know; that of set does not.
@@ -77,23 +82,25 @@ def _function(module: ir.Module, storage: str) -> Instruction:
     builder = ir.IRBuilder(function.append_basic_block())
     vector = ir.VectorType(element, side)
 
-    def row(array: Instruction, pitch: Instruction, k: int) -> Instruction:
+    def row_address(array: LlvmValue, pitch: LlvmValue, k: int) -> LlvmValue:
         address = builder.gep(array, [builder.mul(pitch, ir.Constant(int64, k))])
         return builder.bitcast(address, vector.as_pointer())
 
     alignment = storage_bytes(storage)
-    rows = [builder.load(row(source, source_pitch, k), align=alignment) for k in range(side)]
+    rows = [
+        builder.load(row_address(source, source_pitch, k), align=alignment) for k in range(side)
+    ]
     for k, value in enumerate(_transposed(builder, rows)):
-        builder.store(value, row(target, target_pitch, k), align=alignment)
+        builder.store(value, row_address(target, target_pitch, k), align=alignment)
     builder.ret_void()
     return function
 
 
-def _transposed(builder: ir.IRBuilder, rows: list[Instruction]) -> list[Instruction]:
-    """Emit the stages of the transpose of a square of vectors."""
+def _transposed(builder: ir.IRBuilder, rows: list[LlvmValue]) -> list[LlvmValue]:
+    """Emit the stages of the transpose of a square of vectors; its side is a power of two."""
     side, distance = len(rows), 1
     while distance < side:
-        halves = [
+        masks = [
             shuffle_mask([k if not k & distance else k - distance + side for k in range(side)]),
             shuffle_mask([k + distance if not k & distance else k + side for k in range(side)]),
         ]
@@ -102,7 +109,7 @@ def _transposed(builder: ir.IRBuilder, rows: list[Instruction]) -> list[Instruct
             if not k & distance:
                 pair = rows[k], rows[k + distance]
                 exchanged[k], exchanged[k + distance] = (
-                    builder.shuffle_vector(*pair, mask) for mask in halves
+                    builder.shuffle_vector(*pair, mask) for mask in masks
                 )
         rows, distance = exchanged, 2 * distance
     return rows

@@ -1,6 +1,8 @@
 """Provider of convolutions by packed matrices and the private BLAS.
 
 ``convolution_calls`` makes the decisions; this module emits the instructions.
+
+Tests: tests/targets/cpu/test_native_convolutions.py.
 """
 
 from __future__ import annotations
@@ -27,8 +29,9 @@ from gpuflow.targets.cpu.library.convolution_calls import (
     STEP_TABLE_ARGUMENT,
     TABLE_ARGUMENT,
     ConvolutionCall,
-    convolution_call,
-    workspace_offsets,
+    ConvolutionCalls,
+    plan_convolution,
+    workspace_layout,
 )
 from gpuflow.targets.cpu.runtime.native.calls import NativeCall
 from gpuflow.targets.cpu.runtime.native.copies import Locations, copy_view, operand_location
@@ -40,7 +43,7 @@ from gpuflow.targets.cpu.runtime.native.services import Build, NativeServices
 DTYPES = ("float32", "float64")
 
 
-class Functions(NamedTuple):
+class ConvolutionFunctions(NamedTuple):
     """Addresses of the functions that a convolution calls."""
 
     convolution: int
@@ -57,61 +60,63 @@ def _choose(convolution: Convolution, step: CallStep, target: Any) -> NativeCall
     if step.operands[0].aval.dtype != out.dtype:
         return None
     left, right = (operand.layout._replace(offset=0) for operand in step.operands)
-    calls = _calls(convolution, left, right, out.shape, out.dtype, pool_threads())
-    if calls is None:
+    planned = _cached_plan(convolution, left, right, out.shape, out.dtype, pool_threads())
+    if planned is None:
         return None
-    size = out.dtype.itemsize
-    count = max((workspace_offsets(call, size)[1] for call in calls[0]), default=0)
+    layouts = [workspace_layout(call, out.dtype.itemsize) for call in planned.calls]
+    workspace = max((layout.total_bytes for layout in layouts), default=0)
     function = f"gf_convolution_{BLAS_LETTERS[out.dtype.name]}"
-    return NativeCall(partial(_emit, calls), count, lambda: [Build(native_function, (function,))])
+    return NativeCall(
+        partial(_emit, planned), workspace, lambda: [Build(native_function, (function,))]
+    )
 
 
 # Cached, because calls with equal shapes and strides recur.
-_calls = lru_cache(256)(convolution_call)
+_cached_plan = lru_cache(256)(plan_convolution)
 
 
-def _functions(dtype: np.dtype, services: NativeServices) -> Functions:
+def _functions(dtype: np.dtype) -> ConvolutionFunctions:
     blas, letter = private_blas(), BLAS_LETTERS[dtype.name]
     assert blas is not None  # checked by _choose
     names = ("convolution", "sum_partials", "zero")
     addresses = [native_function(f"gf_{name}_{letter}") for name in names]
-    return Functions(*addresses, blas.gemm[dtype.name])
+    return ConvolutionFunctions(*addresses, blas.gemm[dtype.name])
 
 
 def _emit(
-    convolution: tuple[list[ConvolutionCall], bool],
+    planned: ConvolutionCalls,
     step: CallStep,
     services: NativeServices,
     code: Code,
     locations: Locations,
 ) -> None:
     """Emit a convolution: zero the result if calls skip positions, then each call."""
-    aval, (calls, has_zeros) = step.eqn.outputs[0].aval, convolution
-    functions = _functions(aval.dtype, services)
+    aval = step.eqn.outputs[0].aval
+    functions = _functions(aval.dtype)
     target = locations.of(step.outputs[0])
-    if has_zeros:
-        block, count = code.block((0,)), nbytes(aval)
-        code.fill(block, target)
-        code.run(functions.zero, block, count, services.chunk(count, count), count)
+    if planned.skips_positions:
+        block, byte_count = code.add_argument_block((0,)), nbytes(aval)
+        code.set_address(block, target)
+        chunk = services.chunk(byte_count, byte_count)
+        code.run(functions.zero, block, byte_count, chunk, byte_count)
     operands = [operand_location(operand, code, locations) for operand in step.operands]
 
     def memory(offset: int) -> Location:
         """A location in the workspace, which all calls share."""
         assert step.workspace is not None  # reserved by the plan
-        register, start = locations.of(step.workspace)
-        return register, start + offset
+        return locations.of(step.workspace).shifted(offset)
 
-    for call in calls:
-        _convolution_call(call, operands, target, memory, aval.dtype, functions, services, code)
+    for call in planned.calls:
+        _emit_call(call, operands, target, memory, aval.dtype, functions, services, code)
 
 
-def _convolution_call(
+def _emit_call(
     call: ConvolutionCall,
     operands: Sequence[Location],
     target: Location,
     memory: Callable[[int], Location],
     dtype: np.dtype,
-    functions: Functions,
+    functions: ConvolutionFunctions,
     services: NativeServices,
     code: Code,
 ) -> None:
@@ -119,28 +124,29 @@ def _convolution_call(
     arguments = list(call.arguments)
     arguments[0] = functions.gemm
     arguments[SLOT_ARGUMENTS[0] : SLOT_ARGUMENTS[-1] + 1] = services.slots(SLOT_BYTES)
-    arguments[TABLE_ARGUMENT] = address(code.array(call.table))
-    arguments[STEP_TABLE_ARGUMENT] = address(code.array(call.step_table))
+    arguments[TABLE_ARGUMENT] = address(code.constant_array(call.outer_table))
+    arguments[STEP_TABLE_ARGUMENT] = address(code.constant_array(call.step_table))
     left, right = operands
-    offsets, _ = workspace_offsets(call, dtype.itemsize)
-    if call.copied_lhs is not None:
-        left = _copied(call.copied_lhs, left, memory(offsets[0]), dtype, services, code)
-    if call.copied is not None:
-        right = _copied(call.copied, right, memory(offsets[1]), dtype, services, code)
-    sums = memory(offsets[2]) if call.partial else target
-    block = code.block(arguments)
-    for k, location in ((LHS_ARGUMENT, left), (RHS_ARGUMENT, right), (OUT_ARGUMENT, sums)):
-        code.fill(block + k, location, call.arguments[k])
+    layout = workspace_layout(call, dtype.itemsize)
+    if call.lhs_copy is not None:
+        left = _emit_copy(call.lhs_copy, left, memory(layout.lhs_copy), dtype, services, code)
+    if call.rhs_copy is not None:
+        right = _emit_copy(call.rhs_copy, right, memory(layout.rhs_copy), dtype, services, code)
+    sums = memory(layout.partial_sums) if call.partial_elements else target
+    block = code.add_argument_block(arguments)
+    for slot, location in ((LHS_ARGUMENT, left), (RHS_ARGUMENT, right), (OUT_ARGUMENT, sums)):
+        code.set_address(block + slot, location, call.arguments[slot])
     code.run(functions.convolution, block, call.extent, call.chunk, call.points)
-    if call.partial:
-        block = code.block([0, 0, *call.summed])
-        code.fill(block, target, call.offset)
-        code.fill(block + 1, sums)
-        chunk = services.chunk(call.rows, call.partial)
-        code.run(functions.sum_partials, block, call.rows, chunk, call.partial)
+    if call.partial_elements:
+        block = code.add_argument_block([0, 0, *call.sum_arguments])
+        code.set_address(block, target, call.out_offset)
+        code.set_address(block + 1, sums)
+        points = call.partial_elements
+        chunk = services.chunk(call.sum_rows, points)
+        code.run(functions.sum_partials, block, call.sum_rows, chunk, points)
 
 
-def _copied(
+def _emit_copy(
     view: View,
     start: Location,
     target: Location,
@@ -149,8 +155,7 @@ def _copied(
     code: Code,
 ) -> Location:
     """Emit a row-major copy of a view of the array at ``start``; returns the copy's location."""
-    register, offset = start
-    source = register, offset + view.offset * dtype.itemsize
+    source = start.shifted(view.offset * dtype.itemsize)
     copy_view(view, dtype.itemsize, source, target, services, code)
     return target
 

@@ -2,6 +2,8 @@
 
 Dimensions are transformed one after the other in the memory of the result. An irfft transforms the
 others first, in the workspace, and the last dimension last.
+
+Tests: tests/targets/cpu/test_native_fourier.py.
 """
 
 from __future__ import annotations
@@ -19,8 +21,9 @@ from gpuflow.core.blocks import Fourier
 from gpuflow.kir.scalar import COMPONENT_DTYPES
 from gpuflow.runtime.memory import address
 from gpuflow.targets.cpu.library.ufuncs import (
-    Argument,
-    Loop,
+    Batch,
+    UfuncArgument,
+    UfuncLoop,
     call_loop,
     find_loop,
     loop_function,
@@ -36,7 +39,7 @@ LARGEST = 1 << 16  # elements: for more, SciPy is faster, since it vectorizes ov
 _LETTERS = {"complex64": ("f", "F"), "complex128": ("d", "D")}
 
 
-def _loop(name: str, complex_dtype: str) -> Loop | None:
+def _find_loop(name: str, complex_dtype: str) -> UfuncLoop | None:
     """Return the inner loop of a ufunc. NumPy's module is private, so it may be missing."""
     module = getattr(np.fft, "_pocketfft_umath", None)
     real, complex_ = _LETTERS[complex_dtype]
@@ -45,16 +48,16 @@ def _loop(name: str, complex_dtype: str) -> Loop | None:
     return find_loop(getattr(module, name, None), f"{source}{real}->{target}")
 
 
-def _names(block: Fourier) -> tuple[str, str]:
-    """Names of the ufuncs for the last dimension and for the others."""
-    if block.kind == "RFFT":
-        return ("rfft_n_odd" if block.lengths[-1] % 2 else "rfft_n_even"), "fft"
-    if block.kind == "IRFFT":
+def _ufunc_names(fourier: Fourier) -> tuple[str, str]:
+    """Names of NumPy's ufuncs for the last dimension and for the others."""
+    if fourier.kind == "RFFT":
+        return ("rfft_n_odd" if fourier.lengths[-1] % 2 else "rfft_n_even"), "fft"
+    if fourier.kind == "IRFFT":
         return "irfft", "ifft"
-    return block.kind.lower(), block.kind.lower()
+    return fourier.kind.lower(), fourier.kind.lower()
 
 
-def choose(block: Fourier, step: CallStep, target: Any) -> NativeCall | None:
+def choose(fourier: Fourier, step: CallStep, target: Any) -> NativeCall | None:
     """Transform by NumPy's loops; None if arrays are too large, or a loop is missing."""
     del target
     (operand,), out = step.operands, step.eqn.outputs[0].aval
@@ -62,15 +65,16 @@ def choose(block: Fourier, step: CallStep, target: Any) -> NativeCall | None:
     if not 0 < size <= LARGEST or not operand.aval.size or not out.size:
         return None
     dtype = _complex_dtype(step)
-    if operand.buffer == NO_BUFFER or any(_loop(name, dtype) is None for name in _names(block)):
+    loops = [_find_loop(name, dtype) for name in _ufunc_names(fourier)]
+    if operand.buffer == NO_BUFFER or None in loops:
         return None
-    bytes_ = operand.aval.size * operand.aval.dtype.itemsize
-    needs = len(block.lengths) > 1 if block.kind == "IRFFT" else False
-    copied = not operand.layout.is_contiguous
+    operand_bytes = operand.aval.size * operand.aval.dtype.itemsize
+    stores_spectra = fourier.kind == "IRFFT" and len(fourier.lengths) > 1
+    is_copied = not operand.layout.is_contiguous
     scalar_bytes = np.dtype(COMPONENT_DTYPES[dtype]).itemsize
     return NativeCall(
-        partial(_emit, block),
-        bytes_ if needs or copied else 0,
+        partial(_emit, fourier),
+        operand_bytes if stores_spectra or is_copied else 0,
         lambda: [Build(loop_function, (scalar_bytes,))],
     )
 
@@ -80,12 +84,13 @@ def _complex_dtype(step: CallStep) -> str:
     return next(dtype.name for dtype in dtypes if dtype.name in _LETTERS)
 
 
-class _Transforms:
+class _LoopTransforms:
     """Emits the transforms of one call, one dimension at a time.
 
     Args:
         dtype: complex dtype.
-        scale: factor of the first dimension that is transformed; that of the others is 1.
+        scale: factor of the results of the first dimension that is transformed; that of the others
+            is 1.
         services: services of the program.
         code: the program.
     """
@@ -94,13 +99,14 @@ class _Transforms:
         self.dtype, self.services, self.code = dtype, services, code
         self.real = np.dtype(COMPONENT_DTYPES[dtype])
         self._scales = np.array([scale, 1], self.real)
-        self._passes = 0
-        code.keep(self._scales)
+        self._transformed_dims = 0
+        code.keep_alive(self._scales)
 
-    def _scale(self) -> Argument:
-        offset = min(self._passes, 1) * self.real.itemsize
-        self._passes += 1
-        return Argument(fixed(address(self._scales) + offset), 0, 0)
+    def _next_scale(self) -> UfuncArgument:
+        """The scale operand of the next dimension."""
+        offset = min(self._transformed_dims, 1) * self.real.itemsize
+        self._transformed_dims += 1
+        return UfuncArgument(fixed(address(self._scales) + offset), 0, 0)
 
     def along_last(
         self,
@@ -112,14 +118,14 @@ class _Transforms:
         itemsizes: tuple[int, int],
     ) -> None:
         """Emit the transforms of contiguous rows; ``lengths`` are those of operand and result."""
-        work = _work(rows, max(lengths))
-        of_index = self.services.chunk(rows, work)
-        ends = zip((source, target), lengths, itemsizes, strict=True)
-        first, last = (
-            Argument(location, of_index * length * size, length * size, (size,))
-            for location, length, size in ends
+        work = _operation_count(rows, max(lengths))
+        index_rows = self.services.chunk(rows, work)
+        operand, result = (
+            UfuncArgument(location, index_rows * length * size, length * size, (size,))
+            for location, length, size in zip((source, target), lengths, itemsizes, strict=True)
         )
-        self._call(name, (first, self._scale(), last), lengths, (of_index, rows), work)
+        arguments = operand, self._next_scale(), result
+        self._call(name, arguments, lengths, Batch(index_rows, rows), work)
 
     def across(
         self, name: str, source: Location, target: Location, before: int, length: int, after: int
@@ -133,70 +139,73 @@ class _Transforms:
             length: size of the dimension.
             after: product of the sizes of following dimensions.
         """
-        size, work = 2 * self.real.itemsize, _work(before * after, length)
-        of_index = after if before > 1 else self.services.chunk(after, work)
-        step = (length * after if before > 1 else of_index) * size
-        first, last = (
-            Argument(location, step, size, (after * size,)) for location in (source, target)
+        size, work = 2 * self.real.itemsize, _operation_count(before * after, length)
+        index_rows = after if before > 1 else self.services.chunk(after, work)
+        index_stride = (length * after if before > 1 else index_rows) * size
+        operand, result = (
+            UfuncArgument(location, index_stride, size, (after * size,))
+            for location in (source, target)
         )
-        arguments = first, self._scale(), last
-        self._call(name, arguments, (length, length), (of_index, before * after), work)
+        arguments = operand, self._next_scale(), result
+        batch = Batch(index_rows, before * after)
+        self._call(name, arguments, (length, length), batch, work)
 
     def _call(
         self,
         name: str,
-        arguments: tuple[Argument, ...],
+        arguments: tuple[UfuncArgument, ...],
         sizes: tuple[int, int],
-        rows: tuple[int, int],
+        batch: Batch,
         work: int,
     ) -> None:
-        loop = _loop(name, self.dtype)
+        loop = _find_loop(name, self.dtype)
         assert loop is not None  # checked by choose
         call_loop(
             loop,
             self.real.itemsize,
             arguments,
             sizes,
-            rows,
-            None,
-            work,
-            True,
-            self.services,
-            self.code,
+            batch,
+            check=None,
+            work=work,
+            shares_batch=True,
+            services=self.services,
+            code=self.code,
         )
 
 
-def _work(rows: int, length: int) -> int:
+def _operation_count(rows: int, length: int) -> int:
     return rows * length * max(length.bit_length(), 1)
 
 
 def _emit(
-    block: Fourier, step: CallStep, services: NativeServices, code: Code, locations: Locations
+    fourier: Fourier, step: CallStep, services: NativeServices, code: Code, locations: Locations
 ) -> None:
     (operand,), out = step.operands, step.eqn.outputs[0].aval
-    shape, lengths, dtype = operand.aval.shape, block.lengths, _complex_dtype(step)
+    shape, lengths, dtype = operand.aval.shape, fourier.lengths, _complex_dtype(step)
     source, target = operand_location(operand, code, locations), locations.of(step.outputs[0])
-    work = None if step.workspace is None else locations.of(step.workspace)
+    workspace = None if step.workspace is None else locations.of(step.workspace)
     if not operand.layout.is_contiguous:
-        assert work is not None
-        copy_view(operand.layout, operand.aval.dtype.itemsize, source, work, services, code)
-        source = work
-    is_inverse = block.kind in ("IFFT", "IRFFT")
-    passes = _Transforms(dtype, 1 / prod(lengths) if is_inverse else 1.0, services, code)
-    last, others = _names(block)
+        assert workspace is not None  # reserved by the plan
+        copy_view(operand.layout, operand.aval.dtype.itemsize, source, workspace, services, code)
+        source = workspace
+    is_inverse = fourier.kind in ("IFFT", "IRFFT")
+    transforms = _LoopTransforms(dtype, 1 / prod(lengths) if is_inverse else 1.0, services, code)
+    last_name, leading_name = _ufunc_names(fourier)
     itemsizes = operand.aval.dtype.itemsize, out.dtype.itemsize
-    rows, ends = out.size // out.shape[-1], (shape[-1], out.shape[-1])
-    leading = range(len(shape) - len(lengths), len(shape) - 1)
-    if block.kind != "IRFFT":
-        passes.along_last(last, source, target, rows, ends, itemsizes)
+    rows, last_lengths = out.size // out.shape[-1], (shape[-1], out.shape[-1])
+    leading_dims = range(len(shape) - len(lengths), len(shape) - 1)
+    if fourier.kind != "IRFFT":
+        transforms.along_last(last_name, source, target, rows, last_lengths, itemsizes)
         source, shape = target, out.shape
-    for d in reversed(leading):
-        into = target if block.kind != "IRFFT" else work
-        assert into is not None
-        passes.across(others, source, into, prod(shape[:d]), shape[d], prod(shape[d + 1 :]))
+    for d in reversed(leading_dims):
+        into = target if fourier.kind != "IRFFT" else workspace
+        assert into is not None  # reserved by the plan
+        before, after = prod(shape[:d]), prod(shape[d + 1 :])
+        transforms.across(leading_name, source, into, before, shape[d], after)
         source = into
-    if block.kind == "IRFFT":
-        passes.along_last(last, source, target, rows, ends, itemsizes)
+    if fourier.kind == "IRFFT":
+        transforms.along_last(last_name, source, target, rows, last_lengths, itemsizes)
 
 
 PROVIDER = Provider("NumPy's loops in native programs", choose)

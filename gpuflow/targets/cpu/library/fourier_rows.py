@@ -7,7 +7,7 @@ stored. Rows may have any layout in memory; three functions load and store:
 
     columns   adjacent rows are contiguous: an element of all rows is two vectors
     rows      elements are contiguous: squares of elements and rows are transposed
-    others    one element at a time
+    others    one element at a time; in transforms of odd length, ``reals`` on the real side
 
 If a block has fewer rows, the last one takes the lanes of the missing ones. It is then stored
 several times, with the same values.
@@ -15,27 +15,32 @@ several times, with the same values.
 A real row of even length is read as a complex one of half the length (Cooley, Lewis and Welch,
 The Fast Fourier Transform Algorithm, J. Sound Vib. 12, 1970); one of odd length as complex numbers
 whose imaginary parts are 0.
+
+Tests: tests/targets/cpu/test_fourier_rows.py, tests/targets/cpu/test_native_fourier.py.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from functools import partial
 
 from gpuflow.base.caches import cache
 from gpuflow.runtime.kernel_cache import kernel_cache
-from gpuflow.targets.cpu.codegen.machine_code import AS_WRITTEN
+from gpuflow.targets.cpu.codegen.machine_code import SIMPLIFY_ONLY
 from gpuflow.targets.cpu.library.fourier_passes import (
-    KINDS,
-    ROW,
+    ELEMENT_BYTES,
+    PASS_ROW_SLOTS,
+    SCALAR_TYPES,
     VECTOR_BYTES,
     ComplexArithmetic,
     ComplexValue,
     lanes_of,
 )
 from gpuflow.targets.cpu.runtime.native.function_text import FunctionText, Value
-from gpuflow.targets.cpu.runtime.native.object_code import Module, load_native, slots_text
+from gpuflow.targets.cpu.runtime.native.object_code import NativeModule, load_native, slots_text
 
-# gf_fourier_KIND_TYPE(arguments, lo, hi): an index is a block of rows of a group.
+# gf_fourier_KIND_TYPE(arguments, lo, hi): an index is a block of rows of a group. Arguments, which
+# ``FourierWriter.transform`` fills:
 #   0  slots: flags, memory, number, bytes  4  byte offset of the second half of a slot
 #   5  elements that are read  6  that are written  7  length of the complex transform
 #   8  whether components are exchanged when they are read  9  when they are written
@@ -43,23 +48,32 @@ from gpuflow.targets.cpu.runtime.native.object_code import Module, load_native, 
 #  13  e^(-2 pi i k / n) of a real transform of length n  14  rows of a group  15  its blocks
 #  16  source  17  bytes between its elements  18  between its rows  19  between its groups
 #  20 to 23  the same for the target  24  twiddle factors of each block and element, or 0
-BACK, SCALE, ROWS, MIRROR, SOURCE, TARGET, TWIDDLES = 4, 10, 12, 13, 16, 20, 24
+BACK_OFFSET, READ_COUNT, WRITE_COUNT, LENGTH, READ_EXCHANGE, WRITE_EXCHANGE = range(4, 10)
+SCALE, PASS_COUNT, PASS_TABLE, MIRROR, ROW_COUNT, BLOCK_COUNT = range(10, 16)
+SOURCE, TARGET, TWIDDLES = 16, 20, 24
+# Kinds of transforms: lengths of real rows are even in FROM_REAL and TO_REAL, odd in the last two.
 COMPLEX, FROM_REAL, TO_REAL, FROM_ODD, TO_ODD = range(5)
+# Parameters of a function that native programs run: it computes the indices low <= index < high.
+ROWS_PARAMETERS = [("ptr", "arguments"), ("i64", "low"), ("i64", "high")]
 
-_ELEMENT = 2 * VECTOR_BYTES
 
-
-class _Layout:
+class _Interleaving:
     """Shuffles between interleaved and deinterleaved complex numbers.
 
     Two interleaved vectors hold a complex number for each lane. Deinterleaving them within 128-bit
-    chunks takes one instruction per component, but permutes the lanes. ``rows`` lists their rows.
+    chunks takes one instruction per component, but permutes the lanes.
+
+    Attributes:
+        lanes, half: lanes of a vector, and half of them: complex numbers of an interleaved vector.
+        deinterleaved: for each component, the shuffle of two interleaved vectors to its vector.
+        interleaved: the inverse: the shuffles of the two components to each interleaved vector.
+        lane_rows: the row of the block in each lane of a deinterleaved vector.
     """
 
     def __init__(self, lanes: int, scalar_bytes: int) -> None:
-        of_chunk = 16 // scalar_bytes  # scalars in 128 bits
-        chunks = range(0, lanes, of_chunk)
-        evens = range(0, of_chunk, 2)
+        chunk_scalars = 16 // scalar_bytes  # scalars in 128 bits
+        chunks = range(0, lanes, chunk_scalars)
+        evens = range(0, chunk_scalars, 2)
         self.lanes, self.half = lanes, lanes // 2
         self.deinterleaved = [
             [side + chunk + k + component for chunk in chunks for side in (0, lanes) for k in evens]
@@ -70,23 +84,33 @@ class _Layout:
             for lane, index in enumerate(self.deinterleaved[component]):
                 interleaved[index] = component * lanes + lane
         self.interleaved = [interleaved[:lanes], interleaved[lanes:]]
-        self.rows = [index // 2 for index in self.deinterleaved[0]]
+        self.lane_rows = [index // 2 for index in self.deinterleaved[0]]
 
 
-def rows_of_lanes(dtype: str) -> list[int]:
+def lane_rows(dtype: str) -> list[int]:
     """The row of a block in each lane of a vector between passes."""
-    return _Layout(lanes_of(dtype), KINDS[dtype][1]).rows
+    return _Interleaving(lanes_of(dtype), SCALAR_TYPES[dtype].bytes).lane_rows
 
 
 @cache
-def rows_function(dtype: str, kind: int, anywhere: bool) -> int:
+def rows_function(dtype: str, kind: int, allows_any_layout: bool) -> int:
     """The address of the function for a dtype and a kind, COMPLEX and so on.
 
-    ``anywhere``: blocks may be neither "columns" nor "rows", which needs much more code.
+    ``allows_any_layout``: blocks may be neither "columns" nor "rows", which needs much more code.
     """
     symbol = f"gf_fourier_{kind}_{dtype}"
-    text = slots_text() + "\n".join(_texts(symbol, dtype, kind, anywhere))
-    return load_native(Module(text, (symbol,), level=AS_WRITTEN), kernel_cache()).addresses[symbol]
+    return load_rows_function(symbol, _module_texts(symbol, dtype, kind, allows_any_layout))
+
+
+def load_rows_function(symbol: str, functions: Sequence[str]) -> int:
+    """The address of ``symbol`` in a module of these functions, which may claim slots."""
+    module = NativeModule(slots_text() + "\n".join(functions), (symbol,), level=SIMPLIFY_ONLY)
+    return load_native(module, kernel_cache()).addresses[symbol]
+
+
+def load_argument(function: FunctionText, slot: int, type_: str = "i64") -> Value:
+    """Emit the load of a slot of the argument block of a function with ROWS_PARAMETERS."""
+    return function.load(type_, function.at("%arguments", 8 * slot), 8)
 
 
 def are_columns_or_rows(dtype: str, element: int, row: int, rows: int, count: int) -> bool:
@@ -98,45 +122,48 @@ def are_columns_or_rows(dtype: str, element: int, row: int, rows: int, count: in
         rows: number of rows of the group.
         count: number of elements of a row.
     """
-    lanes, unit = lanes_of(dtype), 2 * KINDS[dtype][1]
+    lanes, unit = lanes_of(dtype), 2 * SCALAR_TYPES[dtype].bytes
     return (row == unit and rows % lanes == 0) or (element == unit and 2 * count >= lanes)
 
 
-def _texts(symbol: str, dtype: str, kind: int, anywhere: bool) -> list[str]:
+def _module_texts(symbol: str, dtype: str, kind: int, allows_any_layout: bool) -> list[str]:
     texts = []
-    for name in (*_variants("read", kind, anywhere), *_variants("write", kind, anywhere)):
-        function = FunctionText(name, _MOVE_ARGUMENTS, True)
-        _MOVES[name](_Mover(function, dtype))
+    reads, writes = (_variants(name, kind, allows_any_layout) for name in ("read", "write"))
+    for name in (*reads, *writes):
+        function = FunctionText(name, _COPY_PARAMETERS, True)
+        _COPY_BODIES[name](_CopyBuilder(function, dtype))
         texts.append(function.text())
-    if kind in _MIRRORS:
-        name, write = _MIRRORS[kind]
-        function = FunctionText(name, _MIRROR_ARGUMENTS, True)
+    if kind in _MIRROR_STEPS:
+        name, write = _MIRROR_STEPS[kind]
+        function = FunctionText(name, _MIRROR_PARAMETERS, True)
         write(function, dtype)
         texts.append(function.text())
-    return [*texts, _block_function_text(symbol, dtype, kind, anywhere)]
+    return [*texts, _block_function_text(symbol, dtype, kind, allows_any_layout)]
 
 
-def _variants(name: str, kind: int, anywhere: bool) -> list[str]:
+def _variants(name: str, kind: int, allows_any_layout: bool) -> list[str]:
     """Names of the functions that read or write blocks, in order of preference."""
     if kind == (FROM_ODD if name == "read" else TO_ODD):
         return [f"{name}_reals"]
-    variants = ("columns", "rows", "others") if anywhere else ("columns", "rows")
+    variants = ("columns", "rows", "others") if allows_any_layout else ("columns", "rows")
     return [f"{name}_{variant}" for variant in variants]
 
 
 # --- reading and writing -----------------------------------------------------------------------
 
-# Arguments of a function that copies a block between arrays at x and scratch memory at y: ``count``
-# elements with a stride of ``step`` bytes, of ``rows`` rows with a stride of ``across`` bytes. Real
-# components are at offset ``first``: 0, or the bytes of a vector if components are exchanged.
-# Stored elements are multiplied by the factor at ``scale``, and by ``twiddles`` if not null.
-_MOVE_ARGUMENTS = [
+# Parameters of a function that copies a block between arrays at x and scratch memory at y:
+# ``count`` elements with a stride of ``step`` bytes, of ``rows`` rows with a stride of ``across``
+# bytes. There is at least one row and one element. Real components are at offset ``first`` of y: 0,
+# or the bytes of a vector if components are exchanged. Stored elements are multiplied by the factor
+# at ``scale``, and by ``twiddles`` if not null. Scratch memory is aligned to vectors, arrays to a
+# component.
+_COPY_PARAMETERS = [
     ("ptr noalias", "x"), ("i64", "step"), ("i64", "across"), ("i64", "rows"),
     ("ptr noalias", "y"), ("i64", "count"), ("i64", "first"), ("ptr", "scale"), ("ptr", "twiddles"),
 ]  # fmt: skip
 
 
-class _Mover:
+class _CopyBuilder:
     """Builder of a function that reads or writes a block.
 
     ``unit`` are the bytes of a complex number, ``second`` is the offset of imaginary components.
@@ -145,52 +172,54 @@ class _Mover:
     def __init__(self, function: FunctionText, dtype: str) -> None:
         self.function = function
         self.ops = ComplexArithmetic(function, dtype)
-        self.layout = _Layout(self.ops.lanes, self.ops.scalar_bytes)
+        self.interleaving = _Interleaving(self.ops.lanes, self.ops.scalar_bytes)
         self.unit = 2 * self.ops.scalar_bytes
-        self.second = function.op(f"xor i64 %first, {VECTOR_BYTES}")
+        self.second = function.emit(f"xor i64 %first, {VECTOR_BYTES}")
 
     def deinterleave(self, pair: Sequence[Value], y: Value) -> None:
         """Store two interleaved vectors as an element of scratch memory."""
-        for indices, offset in zip(self.layout.deinterleaved, ("%first", self.second), strict=True):
+        for indices, offset in zip(
+            self.interleaving.deinterleaved, ("%first", self.second), strict=True
+        ):
             component = self.ops.shuffled(pair[0], pair[1], indices)
             self.ops.write(component, self.function.at(y, offset))
 
     def interleave(self, y: Value, k: Value, scale: Value) -> list[Value]:
         """Load element k of scratch memory, scaled and multiplied by its twiddle, interleaved."""
         function, ops = self.function, self.ops
-        scratch = function.variable(ops.vector, 2)
+        scratch = function.alloca(ops.vector, 2)
         value = ops.read(y), ops.read(function.at(y, VECTOR_BYTES))
         ops.write_pair(ops.scaled(value, scale), scratch)
-        has_twiddles = function.op("icmp ne ptr %twiddles, null")
-        with function.where(has_twiddles):
-            factors = function.at("%twiddles", function.mul(k, _ELEMENT))
+        has_twiddles = function.emit("icmp ne ptr %twiddles, null")
+        with function.if_then(has_twiddles):
+            factors = function.at("%twiddles", function.mul(k, ELEMENT_BYTES))
             by = ops.read_pair(factors, ops.scalar_bytes)
             ops.write_pair(ops.mul(ops.read_pair(scratch), by), scratch)
         value = ops.read_pair(scratch)
-        swapped = function.op("icmp ne i64 %first, 0")
+        swapped = function.emit("icmp ne i64 %first, 0")
         components = [
-            function.op(f"select i1 {swapped}, {ops.vector} {a}, {ops.vector} {b}")
+            function.emit(f"select i1 {swapped}, {ops.vector} {a}, {ops.vector} {b}")
             for a, b in (value[::-1], value)
         ]
         re, im = components
-        return [ops.shuffled(re, im, indices) for indices in self.layout.interleaved]
+        return [ops.shuffled(re, im, indices) for indices in self.interleaving.interleaved]
 
     def scale(self) -> Value:
         """The factor of all results, as a vector."""
-        return self.ops.everywhere("%scale")
+        return self.ops.load_splat("%scale")
 
     def row_starts(self) -> list[Value]:
         """The address of each row's first element; missing rows are the last one."""
         function = self.function
         last = function.sub("%rows", 1)
         return [
-            function.at("%x", function.mul(function.least(last, k), "%across"))
-            for k in range(self.layout.lanes)
+            function.at("%x", function.mul(function.smin(last, k), "%across"))
+            for k in range(self.interleaving.lanes)
         ]
 
     def transposed(self, square: Sequence[Value]) -> list[Value]:
         """Transpose a square of complex numbers, whose rows are interleaved vectors."""
-        rows, half = list(square), self.layout.half
+        rows, half = list(square), self.interleaving.half
         distance = 1
         while distance < half:
             low, high = [], []
@@ -211,78 +240,78 @@ class _Mover:
         return rows
 
 
-def _read_columns(mover: _Mover) -> None:
-    function, ops = mover.function, mover.ops
+def _read_columns(builder: _CopyBuilder) -> None:
+    function, ops = builder.function, builder.ops
     with function.loop(0, "%count") as k:
         at = function.at("%x", function.mul(k, "%step"))
-        pair = [ops.read(function.at(at, n * VECTOR_BYTES), mover.unit) for n in (0, 1)]
-        mover.deinterleave(pair, function.at("%y", function.mul(k, _ELEMENT)))
+        pair = [ops.read(function.at(at, n * VECTOR_BYTES), builder.unit) for n in (0, 1)]
+        builder.deinterleave(pair, function.at("%y", function.mul(k, ELEMENT_BYTES)))
 
 
-def _write_columns(mover: _Mover) -> None:
-    function, ops = mover.function, mover.ops
-    scale = mover.scale()
+def _write_columns(builder: _CopyBuilder) -> None:
+    function, ops = builder.function, builder.ops
+    scale = builder.scale()
     with function.loop(0, "%count") as k:
         at = function.at("%x", function.mul(k, "%step"))
-        pair = mover.interleave(function.at("%y", function.mul(k, _ELEMENT)), k, scale)
+        pair = builder.interleave(function.at("%y", function.mul(k, ELEMENT_BYTES)), k, scale)
         for n, vector in enumerate(pair):
-            ops.write(vector, function.at(at, n * VECTOR_BYTES), mover.unit)
+            ops.write(vector, function.at(at, n * VECTOR_BYTES), builder.unit)
 
 
-def _read_rows(mover: _Mover) -> None:
+def _read_rows(builder: _CopyBuilder) -> None:
     """Transpose squares of rows and elements; the last square may overlap the one before."""
-    function, ops, half = mover.function, mover.ops, mover.layout.half
-    starts = mover.row_starts()
+    function, ops, half = builder.function, builder.ops, builder.interleaving.half
+    starts = builder.row_starts()
     last = function.sub("%count", half)
     with function.loop(0, "%count", half) as unclamped:
-        first = function.least(unclamped, last)
-        offset = function.mul(first, mover.unit)
-        rows = [ops.read(function.at(start, offset), mover.unit) for start in starts]
-        sides = [mover.transposed(rows[:half]), mover.transposed(rows[half:])]
-        y = function.at("%y", function.mul(first, _ELEMENT))
+        first = function.smin(unclamped, last)
+        offset = function.mul(first, builder.unit)
+        rows = [ops.read(function.at(start, offset), builder.unit) for start in starts]
+        sides = [builder.transposed(rows[:half]), builder.transposed(rows[half:])]
+        y = function.at("%y", function.mul(first, ELEMENT_BYTES))
         for k, pair in enumerate(zip(*sides, strict=True)):
-            mover.deinterleave(pair, function.at(y, k * _ELEMENT))
+            builder.deinterleave(pair, function.at(y, k * ELEMENT_BYTES))
 
 
-def _write_rows(mover: _Mover) -> None:
-    function, ops, half = mover.function, mover.ops, mover.layout.half
-    starts, scale = mover.row_starts(), mover.scale()
+def _write_rows(builder: _CopyBuilder) -> None:
+    function, ops, half = builder.function, builder.ops, builder.interleaving.half
+    starts, scale = builder.row_starts(), builder.scale()
     last = function.sub("%count", half)
     with function.loop(0, "%count", half) as unclamped:
-        first = function.least(unclamped, last)
-        y = function.at("%y", function.mul(first, _ELEMENT))
+        first = function.smin(unclamped, last)
+        y = function.at("%y", function.mul(first, ELEMENT_BYTES))
         pairs = [
-            mover.interleave(function.at(y, k * _ELEMENT), function.add(first, k), scale)
+            builder.interleave(function.at(y, k * ELEMENT_BYTES), function.add(first, k), scale)
             for k in range(half)
         ]
-        offset = function.mul(first, mover.unit)
+        offset = function.mul(first, builder.unit)
         for side in (0, 1):
-            rows = mover.transposed([pair[side] for pair in pairs])
+            rows = builder.transposed([pair[side] for pair in pairs])
             for row, start in zip(rows, starts[side * half :], strict=False):
-                ops.write(row, function.at(start, offset), mover.unit)
+                ops.write(row, function.at(start, offset), builder.unit)
 
 
-def _read_others(mover: _Mover) -> None:
-    function, ops = mover.function, mover.ops
-    starts, size = mover.row_starts(), ops.scalar_bytes
+def _read_others(builder: _CopyBuilder) -> None:
+    function, ops = builder.function, builder.ops
+    starts, size = builder.row_starts(), ops.scalar_bytes
     with function.loop(0, "%count") as k:
         offset = function.mul(k, "%step")
-        y = function.at("%y", function.mul(k, _ELEMENT))
-        for component, component_offset in enumerate(("%first", mover.second)):
+        y = function.at("%y", function.mul(k, ELEMENT_BYTES))
+        for component, component_offset in enumerate(("%first", builder.second)):
             out = function.at(y, component_offset)
-            for lane, row in enumerate(mover.layout.rows):
+            for lane, row in enumerate(builder.interleaving.lane_rows):
                 at = function.at(function.at(starts[row], offset), component * size)
                 scalar = function.load(ops.scalar, at, size)
                 function.store(ops.scalar, scalar, function.at(out, lane * size), size)
 
 
-def _write_others(mover: _Mover) -> None:
-    function, ops = mover.function, mover.ops
-    starts, scale, size = mover.row_starts(), mover.scale(), ops.scalar_bytes
-    buffer = function.variable(ops.vector, 2)
+def _write_others(builder: _CopyBuilder) -> None:
+    function, ops = builder.function, builder.ops
+    starts, scale, size = builder.row_starts(), builder.scale(), ops.scalar_bytes
+    buffer = function.alloca(ops.vector, 2)
     with function.loop(0, "%count") as k:
         offset = function.mul(k, "%step")
-        pair = mover.interleave(function.at("%y", function.mul(k, _ELEMENT)), k, scale)
+        pair = builder.interleave(function.at("%y", function.mul(k, ELEMENT_BYTES)), k, scale)
         for n, vector in enumerate(pair):
             ops.write(vector, function.at(buffer, n * VECTOR_BYTES))
         for row, start in enumerate(starts):
@@ -293,34 +322,34 @@ def _write_others(mover: _Mover) -> None:
                 function.store(ops.scalar, scalar, function.at(at, component * size), size)
 
 
-def _read_reals(mover: _Mover) -> None:
+def _read_reals(builder: _CopyBuilder) -> None:
     """Read real numbers one at a time; imaginary components are 0."""
-    function, ops = mover.function, mover.ops
-    starts, size = mover.row_starts(), ops.scalar_bytes
+    function, ops = builder.function, builder.ops
+    starts, size = builder.row_starts(), ops.scalar_bytes
     zero = ops.constant(0.0)
     with function.loop(0, "%count") as k:
         offset = function.mul(k, "%step")
-        y = function.at("%y", function.mul(k, _ELEMENT))
-        for lane, row in enumerate(mover.layout.rows):
+        y = function.at("%y", function.mul(k, ELEMENT_BYTES))
+        for lane, row in enumerate(builder.interleaving.lane_rows):
             scalar = function.load(ops.scalar, function.at(starts[row], offset), size)
             function.store(ops.scalar, scalar, function.at(y, lane * size), size)
         ops.write(zero, function.at(y, VECTOR_BYTES))
 
 
-def _write_reals(mover: _Mover) -> None:
-    function, ops = mover.function, mover.ops
-    starts, scale, size = mover.row_starts(), mover.scale(), ops.scalar_bytes
-    buffer = function.variable(ops.vector)
+def _write_reals(builder: _CopyBuilder) -> None:
+    function, ops = builder.function, builder.ops
+    starts, scale, size = builder.row_starts(), builder.scale(), ops.scalar_bytes
+    buffer = function.alloca(ops.vector)
     with function.loop(0, "%count") as k:
         offset = function.mul(k, "%step")
-        y = function.at(function.at("%y", "%first"), function.mul(k, _ELEMENT))
-        ops.write(ops.apply("fmul", ops.read(y), scale), buffer)
-        for lane, row in enumerate(mover.layout.rows):
+        y = function.at(function.at("%y", "%first"), function.mul(k, ELEMENT_BYTES))
+        ops.write(ops.binary("fmul", ops.read(y), scale), buffer)
+        for lane, row in enumerate(builder.interleaving.lane_rows):
             scalar = function.load(ops.scalar, function.at(buffer, lane * size), size)
             function.store(ops.scalar, scalar, function.at(starts[row], offset), size)
 
 
-_MOVES: dict[str, Callable[[_Mover], None]] = {
+_COPY_BODIES: dict[str, Callable[[_CopyBuilder], None]] = {
     "read_columns": _read_columns,
     "read_rows": _read_rows,
     "read_others": _read_others,
@@ -336,7 +365,7 @@ _MOVES: dict[str, Callable[[_Mover], None]] = {
 
 # Arguments of a function that converts from x to y, between half a spectrum (n / 2 + 1 elements)
 # and the transform of length n / 2 of pairs of real numbers.
-_MIRROR_ARGUMENTS = [
+_MIRROR_PARAMETERS = [
     ("ptr noalias", "x"),
     ("ptr noalias", "y"),
     ("i64", "length"),
@@ -344,7 +373,7 @@ _MIRROR_ARGUMENTS = [
 ]
 
 
-def mirrored(
+def mirror_pair(
     ops: ComplexArithmetic, a: ComplexValue, b: ComplexValue, root: ComplexValue, from_real: bool
 ) -> tuple[ComplexValue, ComplexValue]:
     """Compute elements k and n / 2 - k of half a spectrum from those of pairs, or vice versa.
@@ -353,9 +382,9 @@ def mirrored(
     transforms of real numbers, whose results are halved, and i conj(w) B in those to real numbers.
     ``a`` and ``b`` are elements k and n / 2 - k, and ``root`` is w = e^(-2 pi i k / n).
     """
-    apply = ops.apply
-    total = apply("fadd", a[0], b[0]), apply("fsub", a[1], b[1])
-    difference = apply("fsub", a[0], b[0]), apply("fadd", a[1], b[1])
+    binary = ops.binary
+    total = binary("fadd", a[0], b[0]), binary("fsub", a[1], b[1])
+    difference = binary("fsub", a[0], b[0]), binary("fadd", a[1], b[1])
     half = ops.constant(0.5)
     if from_real:
         total, root = ops.scaled(total, half), ops.scaled(root, half)
@@ -364,24 +393,24 @@ def mirrored(
         # i conj(w) B = conj(-i w conj(B))
         rotated = ops.conj(ops.rotated(ops.mul(root, ops.conj(difference))))
     # -Im(A) is computed as a difference, not negated, so that a zero is +0 in both results.
-    negated = apply("fsub", b[1], a[1])
+    negated = binary("fsub", b[1], a[1])
     if from_real:
-        negated = apply("fmul", negated, half)
-    other = apply("fsub", total[0], rotated[0]), apply("fadd", negated, rotated[1])
-    return ops.add(total, rotated), other
+        negated = binary("fmul", negated, half)
+    opposite = binary("fsub", total[0], rotated[0]), binary("fadd", negated, rotated[1])
+    return ops.add(total, rotated), opposite
 
 
 def _mirror_pairs(function: FunctionText, dtype: str, from_real: bool) -> None:
     ops = ComplexArithmetic(function, dtype)
     size = ops.scalar_bytes
-    half = function.op("lshr i64 %length, 1")
+    half = function.emit("lshr i64 %length, 1")
     with function.loop(1, function.add(half, 1)) as k:
-        offsets = [function.mul(j, _ELEMENT) for j in (k, function.sub("%length", k))]
+        offsets = [function.mul(j, ELEMENT_BYTES) for j in (k, function.sub("%length", k))]
         a, b = (ops.read_pair(function.at("%x", offset)) for offset in offsets)
         factors = function.at("%mirror", function.mul(k, 2 * size))
-        root = ops.everywhere(factors), ops.everywhere(function.at(factors, size))
-        both = mirrored(ops, a, b, root, from_real)
-        for value, offset in zip(both, offsets, strict=True):
+        root = ops.load_splat(factors), ops.load_splat(function.at(factors, size))
+        pair = mirror_pair(ops, a, b, root, from_real)
+        for value, offset in zip(pair, offsets, strict=True):
             # Transforms to real numbers are inverse, so their components are exchanged.
             re, im = value if from_real else value[::-1]
             ops.write_pair((re, im), function.at("%y", offset))
@@ -392,9 +421,9 @@ def _from_real(function: FunctionText, dtype: str) -> None:
     ops = ComplexArithmetic(function, dtype)
     re, im = ops.read_pair("%x")
     zero = ops.constant(0.0)
-    last = function.at("%y", function.mul("%length", _ELEMENT))
-    ops.write_pair((ops.apply("fadd", re, im), zero), "%y")
-    ops.write_pair((ops.apply("fsub", re, im), zero), last)
+    last = function.at("%y", function.mul("%length", ELEMENT_BYTES))
+    ops.write_pair((ops.binary("fadd", re, im), zero), "%y")
+    ops.write_pair((ops.binary("fsub", re, im), zero), last)
 
 
 def _to_real(function: FunctionText, dtype: str) -> None:
@@ -402,198 +431,120 @@ def _to_real(function: FunctionText, dtype: str) -> None:
     _mirror_pairs(function, dtype, False)
     ops = ComplexArithmetic(function, dtype)
     first = ops.read("%x")
-    last = ops.read(function.at("%x", function.mul("%length", _ELEMENT)))
-    re, im = ops.apply("fadd", first, last), ops.apply("fsub", first, last)
+    last = ops.read(function.at("%x", function.mul("%length", ELEMENT_BYTES)))
+    re, im = ops.binary("fadd", first, last), ops.binary("fsub", first, last)
     ops.write_pair((im, re), "%y")
 
 
 def _to_odd(function: FunctionText, dtype: str) -> None:
     """Extend half a spectrum of odd length to all of it, with components exchanged."""
     ops = ComplexArithmetic(function, dtype)
-    half = function.op("lshr i64 %length, 1")
+    half = function.emit("lshr i64 %length, 1")
     ops.write_pair((ops.constant(0.0), ops.read("%x")), "%y")
     with function.loop(1, function.add(half, 1)) as k:
-        offsets = [function.mul(j, _ELEMENT) for j in (k, function.sub("%length", k))]
+        offsets = [function.mul(j, ELEMENT_BYTES) for j in (k, function.sub("%length", k))]
         value = ops.read_pair(function.at("%x", offsets[0]))
-        for one, offset in zip((value, ops.conj(value)), offsets, strict=True):
-            ops.write_pair((one[1], one[0]), function.at("%y", offset))
+        for (re, im), offset in zip((value, ops.conj(value)), offsets, strict=True):
+            ops.write_pair((im, re), function.at("%y", offset))
 
 
-_MIRRORS = {
+_MIRROR_STEPS = {
     FROM_REAL: ("from_real", _from_real),
     TO_REAL: ("to_real", _to_real),
     TO_ODD: ("to_odd", _to_odd),
 }
 
-# gf_fourier_NAME_TYPE(arguments, lo, hi): the same conversion for long rows of interleaved complex
-# numbers. An index is a chunk of a row.
-#   0  source  1  target  2  bytes between rows of the source  3  of the target
-#   4  length of the complex transform  5  as MIRROR  6  chunks of a row  7  elements of a chunk
-LONG_NAMES = {FROM_REAL: "from_real", TO_REAL: "to_real"}
-
-
-@cache
-def long_function(dtype: str, kind: int) -> int:
-    """The address of the conversion of long rows for a dtype, and FROM_REAL or TO_REAL."""
-    symbol = f"gf_fourier_{LONG_NAMES[kind]}_{dtype}"
-    text = slots_text() + _long_text(symbol, dtype, kind == FROM_REAL)
-    return load_native(Module(text, (symbol,), level=AS_WRITTEN), kernel_cache()).addresses[symbol]
-
-
-def _long_text(symbol: str, dtype: str, from_real: bool) -> str:
-    function = FunctionText(symbol, [("ptr", "arguments"), ("i64", "low"), ("i64", "high")])
-    ops = ComplexArithmetic(function, dtype)
-    lanes, unit = ops.lanes, 2 * ops.scalar_bytes
-
-    def argument(k: int, kind: str = "i64") -> Value:
-        return function.load(kind, function.at("%arguments", 8 * k), 8)
-
-    length, mirror, chunks, size = argument(4), argument(5, "ptr"), argument(6), argument(7)
-    half = function.op(f"lshr i64 {length}, 1")
-    forward = [range(component, 2 * lanes, 2) for component in (0, 1)]
-    backward = [indices[::-1] for indices in forward]
-    order = [(vector_offset % 2) * lanes + vector_offset // 2 for vector_offset in range(2 * lanes)]
-    interleaved = [order[:lanes], order[lanes:]]
-
-    def read(at: Value, indices: Sequence[Sequence[int]]) -> ComplexValue:
-        pair = [ops.read(function.at(at, n * VECTOR_BYTES), unit) for n in (0, 1)]
-        re, im = (ops.shuffled(pair[0], pair[1], order) for order in indices)
-        return re, im
-
-    def write(value: ComplexValue, at: Value) -> None:
-        for n, order in enumerate(interleaved):
-            vector = ops.shuffled(value[0], value[1], order)
-            ops.write(vector, function.at(at, n * VECTOR_BYTES), unit)
-
-    def load_scalar(at: Value) -> Value:
-        return function.load(ops.scalar, at, ops.scalar_bytes)
-
-    def store_scalar(value: Value, at: Value) -> None:
-        function.store(ops.scalar, value, at, ops.scalar_bytes)
-
-    def ends(x: Value, y: Value) -> None:
-        """Emit the first and last element, which mirror themselves."""
-        offset = function.mul(length, unit)
-        second = function.at(x, ops.scalar_bytes if from_real else offset)
-        a, b = load_scalar(x), load_scalar(second)
-        total = function.op(f"fadd {ops.scalar} {a}, {b}")
-        difference = function.op(f"fsub {ops.scalar} {a}, {b}")
-        last = function.at(y, offset) if from_real else function.at(y, ops.scalar_bytes)
-        store_scalar(total, y)
-        store_scalar(difference, last)
-        if from_real:
-            for at in (y, last):
-                store_scalar("0.0", function.at(at, ops.scalar_bytes))
-
-    with function.loop("%low", "%high") as index:
-        row = function.op(f"sdiv i64 {index}, {chunks}")
-        chunk = function.sub(index, function.mul(row, chunks))
-        x = function.at(argument(0, "ptr"), function.mul(row, argument(2)))
-        y = function.at(argument(1, "ptr"), function.mul(row, argument(3)))
-        with function.where(function.op(f"icmp eq i64 {chunk}, 0")):
-            ends(x, y)
-        start = function.add(function.mul(chunk, size), 1)
-        stop = function.least(function.add(start, size), function.add(half, 1))
-        with function.loop(start, stop, lanes) as unclamped:
-            # The last vector starts earlier if the remainder is shorter, and overlaps.
-            k = function.least(unclamped, function.sub(function.add(half, 1), lanes))
-            vector_offset = function.mul(k, unit)
-            opposite = function.mul(function.sub(function.sub(length, k), lanes - 1), unit)
-            a = read(function.at(x, vector_offset), forward)
-            b = read(function.at(x, opposite), backward)
-            root = read(function.at(mirror, vector_offset), forward)
-            first, second = mirrored(ops, a, b, root, from_real)
-            write(first, function.at(y, vector_offset))
-            reversed_lanes = list(range(lanes))[::-1]
-            re, im = (ops.shuffled(one, "poison", reversed_lanes) for one in second)
-            write((re, im), function.at(y, opposite))
-    return function.text()
-
 
 # --- the transform of a block ------------------------------------------------------------------
 
 
-def _block_function_text(symbol: str, dtype: str, kind: int, anywhere: bool) -> str:
+def _block_function_text(symbol: str, dtype: str, kind: int, allows_any_layout: bool) -> str:
     """The function of an instruction: for each block read, mirror, run the passes, and write."""
-    function = FunctionText(symbol, [("ptr", "arguments"), ("i64", "low"), ("i64", "high")])
-    lanes, unit = lanes_of(dtype), 2 * KINDS[dtype][1]
-
-    def argument(k: int, kind: str = "i64") -> Value:
-        return function.load(kind, function.at("%arguments", 8 * k), 8)
+    function = FunctionText(symbol, ROWS_PARAMETERS)
+    lanes, unit = lanes_of(dtype), 2 * SCALAR_TYPES[dtype].bytes
+    argument = partial(load_argument, function)
 
     slot_flags = argument(0, "ptr")
-    slot = function.op(f"call i64 @claim(ptr {slot_flags}, i64 {argument(2)})")
+    slot = function.emit(f"call i64 @claim(ptr {slot_flags}, i64 {argument(2)})")
     front = function.at(argument(1, "ptr"), function.mul(slot, argument(3)))
-    back = function.at(front, argument(BACK))
-    length, passes, table = argument(7), argument(11), argument(ROWS, "ptr")
-    rows, blocks, mirror = argument(14), argument(15), argument(MIRROR, "ptr")
+    back = function.at(front, argument(BACK_OFFSET))
+    length, passes, table = argument(LENGTH), argument(PASS_COUNT), argument(PASS_TABLE, "ptr")
+    rows, blocks, mirror = argument(ROW_COUNT), argument(BLOCK_COUNT), argument(MIRROR, "ptr")
     twiddles, scale = argument(TWIDDLES, "ptr"), argument(SCALE, "ptr")
-    here, other = function.variable("ptr"), function.variable("ptr")
+    current, spare = function.alloca("ptr"), function.alloca("ptr")
 
     def swap() -> None:
-        a, b = function.load("ptr", here, 8), function.load("ptr", other, 8)
-        function.store("ptr", b, here, 8)
-        function.store("ptr", a, other, 8)
+        a, b = function.load("ptr", current, 8), function.load("ptr", spare, 8)
+        function.store("ptr", b, current, 8)
+        function.store("ptr", a, spare, 8)
 
-    def where(condition: str) -> Value:
-        return function.op(f"icmp {condition}")
+    def compare(condition: str) -> Value:
+        return function.emit(f"icmp {condition}")
 
-    def both(a: Value, b: Value) -> Value:
-        return function.op(f"and i1 {a}, {b}")
+    def and_(a: Value, b: Value) -> Value:
+        return function.emit(f"and i1 {a}, {b}")
 
-    def move(name: str, at: int, group: Value, first: Value, twiddles: Value, swaps: int) -> None:
+    def emit_copy(
+        name: str, at: int, group: Value, first: Value, twiddles: Value, exchange_slot: int
+    ) -> None:
         """Emit the calls that read or write a block; the first variant that applies runs."""
         step, across, group_step = argument(at + 1), argument(at + 2), argument(at + 3)
         offset = function.add(function.mul(group, group_step), function.mul(first, across))
         x = function.at(argument(at, "ptr"), offset)
-        remaining = function.least(function.sub(rows, first), lanes)
-        count = argument(5 if name == "read" else 6)
-        swapped = function.mul(argument(swaps), VECTOR_BYTES)
-        y = function.load("ptr", here, 8)
+        remaining = function.smin(function.sub(rows, first), lanes)
+        count = argument(READ_COUNT if name == "read" else WRITE_COUNT)
+        swapped = function.mul(argument(exchange_slot), VECTOR_BYTES)
+        y = function.load("ptr", current, 8)
         conditions = {
-            f"{name}_columns": both(
-                where(f"eq i64 {across}, {unit}"), where(f"eq i64 {remaining}, {lanes}")
+            f"{name}_columns": and_(
+                compare(f"eq i64 {across}, {unit}"), compare(f"eq i64 {remaining}, {lanes}")
             ),
-            f"{name}_rows": both(
-                where(f"eq i64 {step}, {unit}"), where(f"sge i64 {count}, {lanes // 2}")
+            f"{name}_rows": and_(
+                compare(f"eq i64 {step}, {unit}"), compare(f"sge i64 {count}, {lanes // 2}")
             ),
         }
         done = "false"
-        for variant in _variants(name, kind, anywhere):
+        for variant in _variants(name, kind, allows_any_layout):
             applies = conditions.get(variant, "true")
-            condition = both(applies, function.op(f"xor i1 {done}, true"))
-            done = function.op(f"or i1 {done}, {applies}")
-            with function.where(condition):
-                function.do(
+            condition = and_(applies, function.emit(f"xor i1 {done}, true"))
+            done = function.emit(f"or i1 {done}, {applies}")
+            with function.if_then(condition):
+                function.emit_void(
                     f"call void @{variant}(ptr {x}, i64 {step}, i64 {across}, i64 {remaining}, "
                     f"ptr {y}, i64 {count}, i64 {swapped}, ptr {scale}, ptr {twiddles})"
                 )
 
-    def mirror_by() -> None:
-        name, _ = _MIRRORS[kind]
-        a, b = function.load("ptr", here, 8), function.load("ptr", other, 8)
-        function.do(f"call void @{name}(ptr {a}, ptr {b}, i64 {length}, ptr {mirror})")
+    def emit_mirror() -> None:
+        name, _ = _MIRROR_STEPS[kind]
+        a, b = function.load("ptr", current, 8), function.load("ptr", spare, 8)
+        function.emit_void(f"call void @{name}(ptr {a}, ptr {b}, i64 {length}, ptr {mirror})")
         swap()
 
     with function.loop("%low", "%high") as k:
-        group = function.op(f"sdiv i64 {k}, {blocks}")
+        group = function.emit(f"sdiv i64 {k}, {blocks}")
         block = function.sub(k, function.mul(group, blocks))
         first = function.mul(block, lanes)
-        function.store("ptr", front, here, 8)
-        function.store("ptr", back, other, 8)
-        move("read", SOURCE, group, first, "null", 8)
+        function.store("ptr", front, current, 8)
+        function.store("ptr", back, spare, 8)
+        emit_copy("read", SOURCE, group, first, "null", READ_EXCHANGE)
         if kind in (TO_REAL, TO_ODD):
-            mirror_by()
+            emit_mirror()
         with function.loop(0, passes) as n:
-            row = function.at(table, function.mul(n, 8 * ROW))
-            x, y = function.load("ptr", here, 8), function.load("ptr", other, 8)
-            function.do(f"call void {function.load('ptr', row, 8)}(ptr {x}, ptr {y}, ptr {row})")
+            row = function.at(table, function.mul(n, 8 * PASS_ROW_SLOTS))
+            x, y = function.load("ptr", current, 8), function.load("ptr", spare, 8)
+            function.emit_void(
+                f"call void {function.load('ptr', row, 8)}(ptr {x}, ptr {y}, ptr {row})"
+            )
             swap()
         if kind == FROM_REAL:
-            mirror_by()
-        has_twiddles = where(f"ne ptr {twiddles}, null")
-        own = function.at(twiddles, function.mul(block, function.mul(length, _ELEMENT)))
-        own_twiddles = function.op(f"select i1 {has_twiddles}, ptr {own}, ptr null")
-        move("write", TARGET, group, first, own_twiddles, 9)
-    function.do(f"call void @release(ptr {slot_flags}, i64 {slot})")
+            emit_mirror()
+        has_twiddles = compare(f"ne ptr {twiddles}, null")
+        block_twiddles = function.at(
+            twiddles, function.mul(block, function.mul(length, ELEMENT_BYTES))
+        )
+        twiddles_or_null = function.emit(
+            f"select i1 {has_twiddles}, ptr {block_twiddles}, ptr null"
+        )
+        emit_copy("write", TARGET, group, first, twiddles_or_null, WRITE_EXCHANGE)
+    function.emit_void(f"call void @release(ptr {slot_flags}, i64 {slot})")
     return function.text()

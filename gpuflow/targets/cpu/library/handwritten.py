@@ -1,4 +1,7 @@
-"""Provider of handwritten kernels: a block returns the launches of its KernelIR kernels."""
+"""Provider of handwritten kernels: a library call returns the launches of its KernelIR kernels.
+
+Tests: tests/targets/cpu/test_native_sorts.py.
+"""
 
 from __future__ import annotations
 
@@ -15,39 +18,45 @@ from gpuflow.targets.cpu.runtime.native.program_writer import Code
 from gpuflow.targets.cpu.runtime.native.services import NativeServices
 
 
-def _choose(block: Scan | Sort | Kernels, step: CallStep, target: Any) -> NativeCall | None:
+def _choose(library_call: Scan | Sort | Kernels, step: CallStep, target: Any) -> NativeCall | None:
     del target
-    if block.launches is None:
+    if library_call.launches is None:
         return None
     if any(operand.buffer == NO_BUFFER for operand in step.operands):
         return None
     outs = [var.aval for var in step.eqn.outputs]
     views = [operand.layout for operand in step.operands]
-    launches = block.launches(views, outs, step.eqn.params)
+    launches = library_call.launches(views, outs, step.eqn.params)
     if launches is None:
         return None
     return NativeCall(
         partial(_emit, launches),
         launches.workspace,
-        lambda: [one.kernel for one in launches.launches],
+        lambda: [kernel_launch.kernel for kernel_launch in launches.launches],
     )
 
 
 def _emit(
     launches: Launches, step: CallStep, services: NativeServices, code: Code, locations: Locations
 ) -> None:
-    code.keep(*launches.owners)
-    for one in launches.launches:
-        launch([_numbered(one, step)], services, code, locations)
+    code.keep_alive(*launches.owners)
+    for kernel_launch in launches.launches:
+        launch([_bind_launch(kernel_launch, step)], services, code, locations)
 
 
-def _numbered(one: Launch, step: CallStep) -> KernelCall:
+def _bind_launch(kernel_launch: Launch, step: CallStep) -> KernelCall:
     """Bind a launch to the buffers of a step: operands, outputs, then the workspace."""
     buffers = [*(operand.buffer for operand in step.operands), *step.outputs]
     if step.workspace is not None:
         buffers.append(step.workspace)
-    arrays = [NO_BUFFER if k is None else buffers[k] for k in one.arrays]
-    return KernelCall(one.kernel, one.slots, tuple(arrays), one.extent, one.points)
+    bound = [NO_BUFFER if k is None else buffers[k] for k in kernel_launch.arrays]
+    return KernelCall(
+        kernel_launch.kernel,
+        kernel_launch.slots,
+        tuple(bound),
+        kernel_launch.extent,
+        kernel_launch.points,
+    )
 
 
 PROVIDER = Provider("kernels of ours, written by hand", _choose)

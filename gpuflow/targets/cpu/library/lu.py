@@ -2,6 +2,8 @@
 
 LAPACK's matrices are column-major. Matrices are copied transposed to the workspace, decomposed
 there, and copied to the result. Threads share the matrices of a stack.
+
+Tests: tests/targets/cpu/test_native_lu.py.
 """
 
 from __future__ import annotations
@@ -23,21 +25,24 @@ from gpuflow.targets.cpu.library.blas import BLAS_LETTERS, private_blas
 from gpuflow.targets.cpu.runtime.native.calls import NativeCall
 from gpuflow.targets.cpu.runtime.native.copies import (
     Locations,
-    code_of_copy,
+    code_for_copy,
     copy_view,
     operand_location,
 )
-from gpuflow.targets.cpu.runtime.native.object_code import READ_ARGUMENTS, Module, load_native
+from gpuflow.targets.cpu.runtime.native.object_code import READ_ARGUMENTS, NativeModule, load_native
 from gpuflow.targets.cpu.runtime.native.program_writer import Code
-from gpuflow.targets.cpu.runtime.native.services import Build, NativeServices, Runs
+from gpuflow.targets.cpu.runtime.native.services import Build, Buildable, NativeServices
 
 LARGEST = 512  # rows or columns: for larger ones, a library with several threads is faster
 
+_ALIGNMENT = 64  # of the parts of the workspace, in bytes
+
 # gf_lu(arguments, lo, hi): an index is one matrix. LAPACK takes scalars by their addresses, and
-# counts from 1. Its pivots may be out of bounds if there are nans, so they are clamped.
+# counts from 1. Its pivots may be out of bounds if there are nans, so they are clamped. Arguments,
+# which ``_emit`` fills:
 #   0  LAPACK's ?getrf  1  rows  2  columns  3  pivots of a matrix  4  bytes of a matrix
 #   5  matrices, column-major  6  LAPACK's pivots (int64)  7  pivots (int32)  8  permutations
-_TEXT = """
+_MODULE_TEXT = """
 declare i64 @llvm.smin.i64(i64, i64)
 declare i64 @llvm.smax.i64(i64, i64)
 
@@ -112,29 +117,33 @@ end:
 
 @cache
 def _function() -> int:
-    module = Module(READ_ARGUMENTS + _TEXT, ("gf_lu",))
+    module = NativeModule(READ_ARGUMENTS + _MODULE_TEXT, ("gf_lu",))
     return load_native(module, kernel_cache()).addresses["gf_lu"]
 
 
-def choose(block: Lu, step: CallStep, target: Any) -> NativeCall | None:
+def choose(decomposition: Lu, step: CallStep, target: Any) -> NativeCall | None:
     """Decompose each matrix on one thread; None if a matrix is too large for that."""
     del target
-    if max(block.rows, block.columns) > LARGEST or 0 in step.operands[0].aval.shape:
+    if max(decomposition.rows, decomposition.columns) > LARGEST or 0 in step.operands[0].aval.shape:
         return None
-    if block.dtype.name not in BLAS_LETTERS or private_blas() is None:
+    if decomposition.dtype.name not in BLAS_LETTERS or private_blas() is None:
         return None
-    # The workspace: column-major matrices, then LAPACK's pivots.
-    matrices = step.operands[0].aval.size * np.dtype(block.dtype).itemsize
-    at = -(-matrices // 64) * 64
-    count = at + block.count * min(block.rows, block.columns) * 8
+    # The workspace: column-major matrices, then LAPACK's pivots (int64).
+    matrix_bytes = step.operands[0].aval.size * np.dtype(decomposition.dtype).itemsize
+    pivots_offset = -(-matrix_bytes // _ALIGNMENT) * _ALIGNMENT
+    pivot_count = decomposition.count * min(decomposition.rows, decomposition.columns)
     layout = step.operands[0].layout
-    return NativeCall(partial(_emit, at), count, partial(_runs, layout, block.dtype))
+    return NativeCall(
+        partial(_emit, pivots_offset),
+        pivots_offset + 8 * pivot_count,
+        partial(_required_code, layout, decomposition.dtype),
+    )
 
 
-def _runs(view: View, dtype: np.dtype) -> list[Runs]:
-    stored = views.contiguous(_transposed(view).shape)
-    ends = [code_of_copy(_transposed(side), dtype.itemsize) for side in (view, stored)]
-    return [Build(_function), *ends[0], *ends[1]]
+def _required_code(view: View, dtype: np.dtype) -> list[Buildable]:
+    column_major = views.contiguous(_transposed(view).shape)
+    copies = [code_for_copy(_transposed(copied), dtype.itemsize) for copied in (view, column_major)]
+    return [Build(_function), *copies[0], *copies[1]]
 
 
 def _transposed(view: View) -> View:
@@ -144,19 +153,18 @@ def _transposed(view: View) -> View:
 
 
 def _emit(
-    pivots_at: int, step: CallStep, services: NativeServices, code: Code, locations: Locations
+    pivots_offset: int, step: CallStep, services: NativeServices, code: Code, locations: Locations
 ) -> None:
     (a,), (factors, pivots, permutation) = step.operands, map(locations.of, step.outputs)
     blas = private_blas()
     assert blas is not None and step.workspace is not None  # checked by choose
     dtype, shape = a.aval.dtype, a.aval.shape
     *batch, rows, columns = shape
-    register, start = locations.of(step.workspace)
-    by_columns = register, start
+    column_major = locations.of(step.workspace)
     source = operand_location(a, code, locations)
-    copy_view(_transposed(a.layout), dtype.itemsize, source, by_columns, services, code)
+    copy_view(_transposed(a.layout), dtype.itemsize, source, column_major, services, code)
     matrices, size = prod(batch), rows * columns
-    block = code.block(
+    block = code.add_argument_block(
         (
             blas.getrf[dtype.name],
             rows,
@@ -169,13 +177,13 @@ def _emit(
             0,
         )
     )
-    blas_pivots = register, start + pivots_at
-    for slot, location in ((5, by_columns), (6, blas_pivots), (7, pivots), (8, permutation)):
-        code.fill(block + slot, location)
+    lapack_pivots = column_major.shifted(pivots_offset)
+    for slot, location in ((5, column_major), (6, lapack_pivots), (7, pivots), (8, permutation)):
+        code.set_address(block + slot, location)
     work = matrices * size * min(rows, columns) // 8
     code.run(_function(), block, matrices, services.chunk(matrices, work), work)
     stored = views.contiguous((*batch, columns, rows))
-    copy_view(_transposed(stored), dtype.itemsize, by_columns, factors, services, code)
+    copy_view(_transposed(stored), dtype.itemsize, column_major, factors, services, code)
 
 
 PROVIDER = Provider("LAPACK in native programs", choose)

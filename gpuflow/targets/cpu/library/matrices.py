@@ -3,6 +3,8 @@
 It calls the inner loops of NumPy's gufuncs, one matrix at a time: if one fails, only its results
 are nan. Matrices with nan or inf must not reach LAPACK's iterations, which may not terminate for
 them; their results are nan.
+
+Tests: tests/targets/cpu/test_native_matrices.py.
 """
 
 from __future__ import annotations
@@ -18,20 +20,21 @@ from gpuflow.compiler.planning.plan import CallStep
 from gpuflow.compiler.target import Provider
 from gpuflow.core.blocks import Cholesky, Decomposition, Eig, Eigh, Svd
 from gpuflow.targets.cpu.library.ufuncs import (
-    Argument,
-    Finite,
-    Loop,
+    Batch,
+    FiniteCheck,
+    UfuncArgument,
+    UfuncLoop,
     call_loop,
     find_loop,
     loop_function,
 )
 from gpuflow.targets.cpu.runtime.native.calls import NativeCall
 from gpuflow.targets.cpu.runtime.native.copies import Locations, copy_view, operand_location
-from gpuflow.targets.cpu.runtime.native.program_writer import Code
+from gpuflow.targets.cpu.runtime.native.program_writer import Code, Location
 from gpuflow.targets.cpu.runtime.native.services import Build, NativeServices
 
 LARGEST = 64  # rows or columns: for larger matrices, SciPy's routines are faster
-_LARGEST_SPLIT = 32  # for larger matrices, NumPy's BLAS may use several threads itself
+_LARGEST_SPLIT = 32  # rows or columns: for larger matrices, NumPy's BLAS may start threads itself
 
 # NumPy's type characters of a dtype, of its real and of its complex dtype.
 _LETTERS = {
@@ -50,8 +53,8 @@ class _Routine(NamedTuple):
         types: dtypes of the results: "x" for the operand's, "r" for its real, "c" for its complex
             dtype.
         outputs: for each result of the ufunc, the index of the op's output.
-        triangle: the elements that must be finite, see ``Finite``; None: nan is allowed.
-        flops: operations for an n by n matrix, divided by n cubed.
+        triangle: the elements that must be finite, see ``FiniteCheck``; None: nan is allowed.
+        flops: rough number of operations for an n by n matrix, divided by n cubed.
     """
 
     name: str
@@ -61,12 +64,12 @@ class _Routine(NamedTuple):
     flops: int
 
 
-def _routine(block: Decomposition) -> _Routine | None:
+def _routine(decomposition: Decomposition) -> _Routine | None:
     """Return the routine of a block; None if NumPy has no ufunc for its parameters."""
-    params = block.params
-    if isinstance(block, Cholesky):
+    params = decomposition.params
+    if isinstance(decomposition, Cholesky):
         return _Routine("cholesky_lo", "x", (0,), None, 1)
-    if isinstance(block, Eig):
+    if isinstance(decomposition, Eig):
         if params["compute_left_eigenvectors"]:
             return None
         if params["compute_right_eigenvectors"]:
@@ -74,19 +77,19 @@ def _routine(block: Decomposition) -> _Routine | None:
         return _Routine("eigvals", "c", (0,), "all", 10)
     if params["subset_by_index"] is not None:
         return None
-    if isinstance(block, Eigh):
+    if isinstance(decomposition, Eigh):
         side = "lower" if params["lower"] else "upper"
         if params["compute_vectors"]:
             return _Routine(f"eigh_{side[:2]}", "rx", (1, 0), side, 9)
         return _Routine(f"eigvalsh_{side[:2]}", "r", (0,), side, 2)
-    assert isinstance(block, Svd)
+    assert isinstance(decomposition, Svd)
     if not params["compute_uv"]:
         return _Routine("svd", "r", (0,), "all", 4)
     name = "svd_f" if params["full_matrices"] else "svd_s"
     return _Routine(name, "xrx", (1, 0, 2), "all", 20)
 
 
-def _loop(routine: _Routine, dtype: str) -> Loop | None:
+def _find_loop(routine: _Routine, dtype: str) -> UfuncLoop | None:
     """Return the inner loop. NumPy's module is private, so it may be missing."""
     operand, real, complex_ = _LETTERS[dtype]
     results = "".join({"x": operand, "r": real, "c": complex_}[kind] for kind in routine.types)
@@ -94,22 +97,22 @@ def _loop(routine: _Routine, dtype: str) -> Loop | None:
     return find_loop(getattr(module, routine.name, None), f"{operand}->{results}")
 
 
-def choose(block: Decomposition, step: CallStep, target: Any) -> NativeCall | None:
+def choose(decomposition: Decomposition, step: CallStep, target: Any) -> NativeCall | None:
     """Decompose by NumPy's loops; None if a matrix is too large, or a loop is missing."""
     del target
     (operand,) = step.operands
-    if not 0 < max(block.rows, block.columns) <= LARGEST or operand.aval.size == 0:
+    if not 0 < max(decomposition.rows, decomposition.columns) <= LARGEST or operand.aval.size == 0:
         return None
-    routine = _routine(block)
+    routine = _routine(decomposition)
     if routine is None or operand.buffer == NO_BUFFER:
         return None
-    if _loop(routine, operand.aval.dtype.name) is None:
+    if _find_loop(routine, operand.aval.dtype.name) is None:
         return None
     aval = operand.aval
-    copied = 0 if operand.layout.is_contiguous else aval.size * aval.dtype.itemsize
+    copy_bytes = 0 if operand.layout.is_contiguous else aval.size * aval.dtype.itemsize
     return NativeCall(
-        partial(_emit, block, routine),
-        copied,
+        partial(_emit, decomposition, routine),
+        copy_bytes,
         lambda: [Build(loop_function, (_scalar_bytes(aval.dtype),))],
     )
 
@@ -119,7 +122,7 @@ def _scalar_bytes(dtype: np.dtype) -> int:
 
 
 def _emit(
-    block: Decomposition,
+    decomposition: Decomposition,
     routine: _Routine,
     step: CallStep,
     services: NativeServices,
@@ -130,51 +133,51 @@ def _emit(
     dtype = operand.aval.dtype
     source = operand_location(operand, code, locations)
     if not operand.layout.is_contiguous:
-        assert step.workspace is not None
+        assert step.workspace is not None  # reserved by the plan
         copy = locations.of(step.workspace)
         copy_view(operand.layout, dtype.itemsize, source, copy, services, code)
         source = copy
-    arguments = [_matrix(source, (block.rows, block.columns), dtype.itemsize)]
+    rows, columns, count = decomposition.rows, decomposition.columns, decomposition.count
+    arguments = [_matrix(source, (rows, columns), dtype.itemsize)]
     for position in routine.outputs:
         aval = step.eqn.outputs[position].aval
-        rank = aval.ndim - (operand.aval.ndim - 2)
+        shape = aval.shape[operand.aval.ndim - 2 :]  # without batch dimensions
         location = locations.of(step.outputs[position])
-        shape = aval.shape[aval.ndim - rank :]
         arguments.append(_matrix(location, shape, aval.dtype.itemsize, True))
     components = 2 if dtype.kind == "c" else 1
-    finite = None
+    check = None
     if routine.triangle is not None:
-        finite = Finite(block.rows, block.columns, components, routine.triangle)
-    sizes = (
-        [block.rows]
-        if isinstance(block, (Cholesky, Eig, Eigh))
-        else [block.rows, block.columns, min(block.rows, block.columns)]
-    )
-    loop = _loop(routine, dtype.name)
+        check = FiniteCheck(rows, columns, components, routine.triangle)
+    # The core dimensions of NumPy's ufuncs: n, or m, n and min(m, n).
+    is_square = isinstance(decomposition, (Cholesky, Eig, Eigh))
+    sizes = [rows] if is_square else [rows, columns, min(rows, columns)]
+    loop = _find_loop(routine, dtype.name)
     assert loop is not None  # checked by choose
-    work = block.count * routine.flops * prod(sizes[:2]) * sizes[-1]
-    split = max(block.rows, block.columns) <= _LARGEST_SPLIT
+    work = count * routine.flops * prod(sizes[:2]) * sizes[-1]
     call_loop(
         loop,
         _scalar_bytes(dtype),
         arguments,
         sizes,
-        (1, block.count),
-        finite,
+        Batch(1, count),
+        check,
         work,
-        split,
-        services,
-        code,
+        shares_batch=max(rows, columns) <= _LARGEST_SPLIT,
+        services=services,
+        code=code,
     )
 
 
 def _matrix(
-    location: tuple[int, int], shape: tuple[int, ...], itemsize: int, is_result: bool = False
-) -> Argument:
-    """A contiguous stack of matrices or vectors as an argument of a loop."""
-    count = prod(shape) * itemsize
-    steps = (shape[-1] * itemsize, itemsize)[2 - len(shape) :]
-    return Argument(location, count, count, steps, count if is_result else 0)
+    location: Location, shape: tuple[int, ...], itemsize: int, is_result: bool = False
+) -> UfuncArgument:
+    """A contiguous stack of matrices or vectors as an argument of a loop.
+
+    ``shape`` is that of one of them, with one or two dimensions.
+    """
+    byte_count = prod(shape) * itemsize
+    strides = (shape[-1] * itemsize, itemsize)[2 - len(shape) :]
+    return UfuncArgument(location, byte_count, byte_count, strides, byte_count if is_result else 0)
 
 
 PROVIDER = Provider("NumPy's loops in native programs", choose)

@@ -2,6 +2,11 @@
 
 The product is cut into blocks whose packed operands fit a core's caches. Threads take chunks of
 blocks, each with its own workspace. Matrix-vector products read operands directly.
+
+The blocks depend on shapes and on the number of threads; sums over the depth are always in the same
+order, so results do not.
+
+Tests: tests/targets/cpu/test_packed_products.py.
 """
 
 from __future__ import annotations
@@ -21,8 +26,8 @@ from gpuflow.core.views import View
 from gpuflow.targets.cpu.codegen.loops.text import LoopSource
 from gpuflow.targets.cpu.codegen.printing.packed_products import product_text
 from gpuflow.targets.cpu.codegen.printing.vector_products import vector_product_text
-from gpuflow.targets.cpu.codegen.product_tiles import PANELS, tile_shape
-from gpuflow.targets.cpu.library.product_operands import Copies, readable
+from gpuflow.targets.cpu.codegen.product_tiles import PANEL_FORMATS, tile_shape
+from gpuflow.targets.cpu.library.product_operands import OperandCopies, call_with_fewest_copies
 from gpuflow.targets.cpu.runtime.native.calls import NativeCall
 from gpuflow.targets.cpu.runtime.native.copies import Locations
 from gpuflow.targets.cpu.runtime.native.pool import pool_threads
@@ -31,16 +36,16 @@ from gpuflow.targets.cpu.runtime.native.services import Build, NativeServices, l
 from gpuflow.targets.layouts.product_axes import batch_axes, collapsed_axes
 
 # Scalar products, and matrix elements that are read: with fewer, waking a worker costs more.
-_SMALLEST_WORK, _SMALLEST_READ = 1 << 19, 1 << 16
+_SMALLEST_PARALLEL_PRODUCTS, _SMALLEST_PARALLEL_READS = 1 << 19, 1 << 16
 _CHUNKS_PER_THREAD = 2
-# Bytes of a slice of the depth, rows of a group, and columns of a block. A group's slice of the
-# left operand must fit L2. Shorter slices of the depth would read and write more partial sums.
-_SLICE_BYTES, _GROUP, _COLUMNS = 4096, 96, 256
+# Bytes of a slice of the depth of one row, rows of a group, and columns of a block. A group's slice
+# of the left operand must fit L2. Shorter slices would read and write more partial sums.
+_SLICE_BYTES, _GROUP_ROWS, _BLOCK_COLUMNS = 4096, 96, 256
 _NARROW_FLOATS = (dtypes.bfloat16, dtypes.float16)
 
 
-class Formats(NamedTuple):
-    """Storage dtypes of the operands and the result, and the kind of panels (``PANELS``)."""
+class ProductFormats(NamedTuple):
+    """Names of the dtypes of operands and result, and the kind of panels (``PANEL_FORMATS``)."""
 
     left: str
     right: str
@@ -49,17 +54,19 @@ class Formats(NamedTuple):
 
 
 @lru_cache(256)
-def formats(left: np.dtype, right: np.dtype, out: np.dtype) -> Formats | None:
-    """Formats of a product of these dtypes; None if this kernel does not compute it."""
-    kind = _kind((left, right), out)
-    return None if kind is None else Formats(left.name, right.name, out.name, kind)
+def product_formats(left: np.dtype, right: np.dtype, out: np.dtype) -> ProductFormats | None:
+    """Return the formats of a product of these dtypes; None if this kernel does not compute it."""
+    kind = _panel_kind((left, right), out)
+    return None if kind is None else ProductFormats(left.name, right.name, out.name, kind)
 
 
-def _kind(operands: tuple[np.dtype, np.dtype], out: np.dtype) -> str | None:
-    every = (*operands, out)
-    if all(dtype in _NARROW_FLOATS or dtype == dtypes.float32 for dtype in every):
-        return "float32" if any(dtype in _NARROW_FLOATS for dtype in every) else None
-    if any(dtype.kind not in "iub" for dtype in every) or (out.kind == "b" and operands[0] != out):
+def _panel_kind(operands: tuple[np.dtype, np.dtype], out: np.dtype) -> str | None:
+    all_dtypes = (*operands, out)
+    if all(dtype in _NARROW_FLOATS or dtype == dtypes.float32 for dtype in all_dtypes):
+        return "float32" if any(dtype in _NARROW_FLOATS for dtype in all_dtypes) else None
+    if any(dtype.kind not in "iub" for dtype in all_dtypes):
+        return None
+    if out.kind == "b" and operands[0] != out:
         return None
     if out.itemsize == 8:
         return "int64"
@@ -75,22 +82,23 @@ class PackedCall(NamedTuple):
     Attributes:
         source: the kernel.
         arguments: the argument block, with 0 for addresses.
-        operands: slots of the addresses of left operand, right operand and result.
-        own: slots of the addresses of partial sums and packed blocks; empty if nothing is packed.
+        array_slots: slots of the addresses of left operand, right operand and result.
+        scratch_slots: slots of the addresses of partial sums and packed blocks; empty if nothing is
+            packed.
         extent: number of indices of the launch.
-        memory: bytes of packed blocks.
-        sums: bytes of partial sums between slices of the depth, which follow the packed blocks; 0
-            if the result holds them.
+        packed_bytes: size of the packed blocks of all indices.
+        sums_bytes: size of the partial sums between slices of the depth, which follow the packed
+            blocks; 0 if the result holds them.
         points: the work, as the number of elements of a cheap kernel that take as long.
     """
 
     source: LoopSource
     arguments: tuple[int, ...]
-    operands: tuple[int, int, int]
-    own: tuple[int, ...]
+    array_slots: tuple[int, int, int]
+    scratch_slots: tuple[int, ...]
     extent: int
-    memory: int
-    sums: int
+    packed_bytes: int
+    sums_bytes: int
     points: int
 
 
@@ -101,7 +109,7 @@ class _Sizes(NamedTuple):
         m, n, k: rows, columns and depth.
         a_row, a_step: strides of the left operand along rows and depth.
         b_step, b_column: strides of the right operand along depth and columns.
-        outer, inner: batch axes: size, and strides of left and right operand.
+        outer, inner: batch axes: size, and strides of left and right operand; size 1 if missing.
     """
 
     m: int
@@ -127,14 +135,14 @@ class _Sizes(NamedTuple):
 
 @lru_cache(256)
 def packed_call(
-    product: Product, left: View, right: View, form: Formats, threads: int
+    product: Product, left: View, right: View, formats: ProductFormats, threads: int
 ) -> PackedCall | None:
     """Return the launch of a product.
 
     Args:
         product: dimension numbers: batch, free and contracted ones.
         left, right: layouts of the operands.
-        form: dtypes of operands and result.
+        formats: dtypes of operands and result.
         threads: number of threads that share the work.
 
     Returns:
@@ -142,63 +150,74 @@ def packed_call(
     """
     axes = [
         collapsed_axes(view, dims, 1)
-        for view, sides in ((left, product.left), (right, product.right))
-        for dims in sides[1:]
+        for view, dim_groups in ((left, product.left), (right, product.right))
+        for dims in dim_groups[1:]
     ]
     batch = batch_axes(left, right, product)
-    if batch is None or any(one is None for one in axes):
+    if batch is None or any(axis is None for axis in axes):
         return None
     (m, a_row), (k, a_step), (_, b_step), (n, b_column) = [
-        one[0] if one else (1, 1) for one in axes if one is not None
+        axis[0] if axis else (1, 1) for axis in axes if axis is not None
     ]
     outer, inner = ([(1, 0, 0)] * 2 + batch)[-2:]
     sizes = _Sizes(m, n, k, a_row, a_step, b_step, b_column, outer, inner)
     if m * n * sizes.count == 0:
         return None
-    return (_vector_call if 1 in (m, n) else _matrix_call)(sizes, form, threads)
+    return (_vector_call if 1 in (m, n) else _matrix_call)(sizes, formats, threads)
 
 
-def _matrix_call(sizes: _Sizes, form: Formats, threads: int) -> PackedCall:
+def _matrix_call(sizes: _Sizes, formats: ProductFormats, threads: int) -> PackedCall:
     """Return the launch of matrix products: sizes of blocks, slices of the depth, and chunks."""
     m, n, k, a_row, a_step, b_step, b_column, outer, inner = sizes
-    panel, (tile_rows, tile_columns) = PANELS[form.kind], tile_shape(form.kind)
-    size = np.dtype(panel.packed).itemsize
-    slice_depth = min(_SLICE_BYTES // size, max(k, 1))
+    panel, (tile_rows, tile_columns) = PANEL_FORMATS[formats.kind], tile_shape(formats.kind)
+    packed_itemsize = np.dtype(panel.packed).itemsize
+    slice_depth = min(_SLICE_BYTES // packed_itemsize, max(k, 1))
     slices = max(-(-k // slice_depth), 1)
-    workers = 1 if sizes.work < _SMALLEST_WORK else threads
-    column_block = _block(n, _COLUMNS, 1, tile_columns)
+    workers = 1 if sizes.work < _SMALLEST_PARALLEL_PRODUCTS else threads
+    column_block = _block_size(n, _BLOCK_COLUMNS, 1, tile_columns)
     column_blocks = -(-n // column_block)
-    row_block = _block(m, m, -(-workers // (sizes.count * column_blocks)), tile_rows)
-    row_group = min(_up(_GROUP, tile_rows), row_block)
+    row_block = _block_size(m, m, -(-workers // (sizes.count * column_blocks)), tile_rows)
+    row_group = min(_round_up(_GROUP_ROWS, tile_rows), row_block)
     row_blocks = -(-m // row_block)
     blocks = sizes.count * row_blocks * column_blocks
     chunk_blocks = -(-blocks // min(blocks, workers * _CHUNKS_PER_THREAD if workers > 1 else 1))
     chunks = -(-blocks // chunk_blocks)
-    chunk_elements = _up((row_group + column_block) * _up(slice_depth, panel.step_depth), 64)
+    chunk_elements = _round_up(
+        (row_group + column_block) * _round_up(slice_depth, panel.step_depth), 64
+    )
     arguments = (
         0, 0, 0, 0, 0, m, n, k, a_row, a_step, b_column, b_step,
         inner[0], outer[1], inner[1], outer[2], inner[2],
         row_block, row_group, column_block, row_blocks, column_blocks, slice_depth, slices,
         blocks, chunk_blocks, chunk_elements,
     )  # fmt: skip
-    width = np.dtype(panel.summed).itemsize
-    is_separate = slices > 1 and width != storage_dtype(np.dtype(form.out)).itemsize
-    sums = m * n * sizes.count * width if is_separate else 0
-    memory = chunks * chunk_elements * size
-    source = product_text(*form)
-    return PackedCall(source, arguments, (0, 1, 2), (3, 4), chunks, memory, sums, sizes.work // 8)
+    sum_itemsize = np.dtype(panel.summed).itemsize
+    is_separate = slices > 1 and sum_itemsize != storage_dtype(np.dtype(formats.out)).itemsize
+    return PackedCall(
+        product_text(*formats),
+        arguments,
+        array_slots=(0, 1, 2),
+        scratch_slots=(3, 4),
+        extent=chunks,
+        packed_bytes=chunks * chunk_elements * packed_itemsize,
+        sums_bytes=m * n * sizes.count * sum_itemsize if is_separate else 0,
+        points=sizes.work // 8,
+    )
 
 
-def _vector_call(sizes: _Sizes, form: Formats, threads: int) -> PackedCall:
+def _vector_call(sizes: _Sizes, formats: ProductFormats, threads: int) -> PackedCall:
     """Return the launch of matrix-vector products; of two vectors, the left one is the matrix."""
     m, n, k, a_row, a_step, b_step, b_column, outer, inner = sizes
     is_left = n == 1
+    # The dtypes of matrix and vector, and the indices of their strides in a batch axis.
     if is_left:
-        rows, own, vector_step, storages, of = m, (a_row, a_step), b_step, form[:2], (1, 2)
+        rows, row_stride, depth_stride, vector_stride = m, a_row, a_step, b_step
+        storages, stride_indices = formats[:2], (1, 2)
     else:
-        rows, own, vector_step, storages, of = n, (b_column, b_step), a_step, form[1::-1], (2, 1)
-    workers = 1 if sizes.work < _SMALLEST_READ else threads
-    block = _block(rows, rows, -(-workers * _CHUNKS_PER_THREAD // sizes.count), 64)
+        rows, row_stride, depth_stride, vector_stride = n, b_column, b_step, a_step
+        storages, stride_indices = formats[1::-1], (2, 1)
+    workers = 1 if sizes.work < _SMALLEST_PARALLEL_READS else threads
+    block = _block_size(rows, rows, -(-workers * _CHUNKS_PER_THREAD // sizes.count), 64)
     if workers == 1:
         block = rows
     blocks = -(-rows // block)
@@ -208,23 +227,31 @@ def _vector_call(sizes: _Sizes, form: Formats, threads: int) -> PackedCall:
         0,
         rows,
         k,
-        *own,
-        vector_step,
+        row_stride,
+        depth_stride,
+        vector_stride,
         blocks,
         block,
         inner[0],
-        *[stride for which in of for stride in (outer[which], inner[which])],
+        *[stride for index in stride_indices for stride in (outer[index], inner[index])],
     )
-    slots = (0, 1, 2) if is_left else (1, 0, 2)
-    source = vector_product_text(*storages, form.out, form.kind)
-    return PackedCall(source, arguments, slots, (), blocks * sizes.count, 0, 0, sizes.work)
+    return PackedCall(
+        vector_product_text(*storages, formats.out, formats.kind),
+        arguments,
+        array_slots=(0, 1, 2) if is_left else (1, 0, 2),
+        scratch_slots=(),
+        extent=blocks * sizes.count,
+        packed_bytes=0,
+        sums_bytes=0,
+        points=sizes.work,
+    )
 
 
-def _up(count: int, multiple: int) -> int:
+def _round_up(count: int, multiple: int) -> int:
     return -(-count // multiple) * multiple
 
 
-def _block(size: int, most: int, fewest: int, multiple: int) -> int:
+def _block_size(size: int, most: int, fewest: int, multiple: int) -> int:
     """Return the rows or columns of a block: a multiple of the tile, for blocks of similar sizes.
 
     Args:
@@ -234,24 +261,24 @@ def _block(size: int, most: int, fewest: int, multiple: int) -> int:
         multiple: rows or columns of a tile.
     """
     blocks = max(-(-size // most), min(fewest, -(-size // multiple)))
-    return _up(-(-size // blocks), multiple)
+    return _round_up(-(-size // blocks), multiple)
 
 
 def _choose(product: Product, step: CallStep, target: Any) -> NativeCall | None:
     del target
     left, right = step.operands
-    form = formats(left.aval.dtype, right.aval.dtype, step.eqn.outputs[0].aval.dtype)
-    if form is None:
+    formats = product_formats(left.aval.dtype, right.aval.dtype, step.eqn.outputs[0].aval.dtype)
+    if formats is None:
         return None
 
-    def call_of(left: View, right: View) -> PackedCall | None:
-        return packed_call(product, left, right, form, pool_threads())
+    def try_call(left: View, right: View) -> PackedCall | None:
+        return packed_call(product, left, right, formats, pool_threads())
 
-    supported = readable(product, step, call_of)
+    supported = call_with_fewest_copies(product, step, try_call)
     if supported is None:
         return None
     call, copies = supported
-    workspace = copies.count + call.memory + call.sums
+    workspace = copies.total_bytes + call.packed_bytes + call.sums_bytes
     return NativeCall(
         partial(_emit, call, copies), workspace, lambda: [Build(load_text, (call.source,))]
     )
@@ -259,28 +286,27 @@ def _choose(product: Product, step: CallStep, target: Any) -> NativeCall | None:
 
 def _emit(
     call: PackedCall,
-    copies: Copies,
+    copies: OperandCopies,
     step: CallStep,
     services: NativeServices,
     code: Code,
     locations: Locations,
 ) -> None:
     loaded = load_text(call.source)
-    code.keep(loaded)
+    code.keep_alive(loaded)
     operands = copies.locations(step, services, code, locations)
     out = locations.of(step.outputs[0])
-    block = code.block(call.arguments)
-    for k, location in zip(call.operands, (*operands, out), strict=True):
-        code.fill(block + k, location)
-    if call.own:
+    block = code.add_argument_block(call.arguments)
+    for slot, location in zip(call.array_slots, (*operands, out), strict=True):
+        code.set_address(block + slot, location)
+    if call.scratch_slots:
         assert step.workspace is not None  # reserved by the plan
-        register, start = locations.of(step.workspace)
-        memory = register, start + copies.count
-        sums = (register, start + copies.count + call.memory) if call.sums else out
-        for k, location in zip(call.own, (sums, memory), strict=True):
-            code.fill(block + k, location)
+        packed = locations.of(step.workspace).shifted(copies.total_bytes)
+        sums = packed.shifted(call.packed_bytes) if call.sums_bytes else out
+        for slot, location in zip(call.scratch_slots, (sums, packed), strict=True):
+            code.set_address(block + slot, location)
     # Packed products have few large indices. Matrix-vector products may have one for each matrix.
-    chunk = 1 if call.own else services.chunk(call.extent, call.points)
+    chunk = 1 if call.scratch_slots else services.chunk(call.extent, call.points)
     code.run(loaded.address, block, call.extent, chunk, call.points)
 
 

@@ -1,11 +1,14 @@
-"""Copies operands of products to the workspace if a kernel or BLAS cannot read them in place."""
+"""Copies operands of products to the workspace if a kernel or BLAS cannot read them in place.
+
+Tests: tests/targets/cpu/test_native_products.py, tests/targets/cpu/test_packed_products.py.
+"""
 
 from __future__ import annotations
 
 from collections.abc import Callable
 from typing import NamedTuple, TypeVar
 
-from gpuflow.compiler.planning.plan import CallStep, Operand
+from gpuflow.compiler.planning.plan import CallStep, StepOperand
 from gpuflow.core.aval import storage_dtype
 from gpuflow.core.blocks import Dims, Product
 from gpuflow.core.views import View, contiguous, transpose
@@ -13,51 +16,51 @@ from gpuflow.targets.cpu.runtime.native.copies import Locations, copy_view, oper
 from gpuflow.targets.cpu.runtime.native.program_writer import Code, Location
 from gpuflow.targets.cpu.runtime.native.services import NativeServices
 
-_ALIGNMENT = 64
+_ALIGNMENT = 64  # of copies in the workspace, in bytes
 # Whether the left and the right operand are copied, in order of preference.
-_SELECTIONS = ((False, False), (True, False), (False, True), (True, True))
+_COPIED_OPERANDS = ((False, False), (True, False), (False, True), (True, True))
 
-Call = TypeVar("Call")
+CallType = TypeVar("CallType")
 
 
-class Copies(NamedTuple):
+class OperandCopies(NamedTuple):
     """Copies of operands at the start of the workspace.
 
     Attributes:
         orders: for each operand, the order of its dimensions in the copy; None: it is not copied.
-        sizes: for each operand, the bytes of its copy, or 0.
+        byte_counts: for each operand, the size of its copy rounded up to ``_ALIGNMENT``, or 0.
     """
 
     orders: tuple[Dims | None, ...]
-    sizes: tuple[int, ...]
+    byte_counts: tuple[int, ...]
 
     @property
-    def count(self) -> int:
-        """Bytes of all copies."""
-        return sum(self.sizes)
+    def total_bytes(self) -> int:
+        """Bytes of all copies: the workspace after them is free."""
+        return sum(self.byte_counts)
 
     def locations(
         self, step: CallStep, services: NativeServices, code: Code, locations: Locations
     ) -> list[Location]:
         """Emit the copies; returns the locations of operands or of their copies."""
-        result, at = [], 0
-        for operand, order, size in zip(step.operands, self.orders, self.sizes, strict=True):
+        operand_locations, offset = [], 0
+        copies = zip(step.operands, self.orders, self.byte_counts, strict=True)
+        for operand, order, byte_count in copies:
             location = operand_location(operand, code, locations)
-            if order is not None and size:  # an empty operand has nothing to copy
+            if order is not None and byte_count:  # an empty operand has nothing to copy
                 assert step.workspace is not None  # reserved by the plan
-                register, start = locations.of(step.workspace)
                 itemsize = storage_dtype(operand.aval.dtype).itemsize
-                target = register, start + at
+                target = locations.of(step.workspace).shifted(offset)
                 view = transpose(operand.layout, order)
                 copy_view(view, itemsize, location, target, services, code)
-                location, at = target, at + size
-            result.append(location)
-        return result
+                location, offset = target, offset + byte_count
+            operand_locations.append(location)
+        return operand_locations
 
 
-def readable(
-    product: Product, step: CallStep, call_of: Callable[[View, View], Call | None]
-) -> tuple[Call, Copies] | None:
+def call_with_fewest_copies(
+    product: Product, step: CallStep, try_call: Callable[[View, View], CallType | None]
+) -> tuple[CallType, OperandCopies] | None:
     """Find a call for the operands in place, or for as few copies of them as possible.
 
     Args:
@@ -70,27 +73,28 @@ def readable(
     """
     orders = [tuple(d for dims in sides for d in dims) for sides in (product.left, product.right)]
     views = [operand.layout._replace(offset=0) for operand in step.operands]
-    for selection in _SELECTIONS:
-        copied = [order if is_copied else None for order, is_copied in zip(orders, selection)]
+    for are_copied in _COPIED_OPERANDS:
+        copied = [order if is_copied else None for order, is_copied in zip(orders, are_copied)]
         layouts = [
-            view if order is None else _copy(view, order) for view, order in zip(views, copied)
+            view if order is None else _copy_layout(view, order)
+            for view, order in zip(views, copied)
         ]
-        call = call_of(*layouts)
+        call = try_call(*layouts)
         if call is not None:
-            sizes = [
-                0 if order is None else _bytes(operand)
+            byte_counts = [
+                0 if order is None else _copy_bytes(operand)
                 for operand, order in zip(step.operands, copied)
             ]
-            return call, Copies(tuple(copied), tuple(sizes))
+            return call, OperandCopies(tuple(copied), tuple(byte_counts))
     return None
 
 
-def _copy(view: View, order: Dims) -> View:
+def _copy_layout(view: View, order: Dims) -> View:
     """The layout of a copy that stores dimensions in ``order``, as a view of ``view.shape``."""
     stored = contiguous([view.shape[d] for d in order])
     return transpose(stored, [order.index(d) for d in range(len(order))])
 
 
-def _bytes(operand: Operand) -> int:
-    count = operand.aval.size * storage_dtype(operand.aval.dtype).itemsize
-    return -(-count // _ALIGNMENT) * _ALIGNMENT
+def _copy_bytes(operand: StepOperand) -> int:
+    byte_count = operand.aval.size * storage_dtype(operand.aval.dtype).itemsize
+    return -(-byte_count // _ALIGNMENT) * _ALIGNMENT

@@ -3,6 +3,8 @@
 LAPACK's matrices are column-major. Each matrix is copied transposed to the workspace, where ?geqrf
 replaces it by R and Householder reflectors. R is copied from there. Then ?orgqr expands the
 reflectors to the columns of Q, which is copied too. Threads share the matrices of a stack.
+
+Tests: tests/targets/cpu/test_native_matrices.py.
 """
 
 from __future__ import annotations
@@ -21,20 +23,22 @@ from gpuflow.runtime.kernel_cache import kernel_cache
 from gpuflow.targets.cpu.library.blas import BLAS_LETTERS, private_blas
 from gpuflow.targets.cpu.runtime.native.calls import NativeCall
 from gpuflow.targets.cpu.runtime.native.copies import Locations, copy_view, operand_location
-from gpuflow.targets.cpu.runtime.native.object_code import READ_ARGUMENTS, Module, load_native
+from gpuflow.targets.cpu.runtime.native.object_code import READ_ARGUMENTS, NativeModule, load_native
 from gpuflow.targets.cpu.runtime.native.program_writer import Code
 from gpuflow.targets.cpu.runtime.native.services import Build, NativeServices
 
 # Rows times columns times reflectors: for more, a library with several threads is faster.
 LARGEST = 256**3
 _UNBLOCKED, _BLOCK = 128, 32  # LAPACK processes more than 128 reflectors in blocks of 32
+_ALIGNMENT = 64  # of the parts of the workspace, in bytes
 
 # gf_qr_BYTES(arguments, lo, hi): an index is one matrix. LAPACK takes scalars by their addresses.
+# Arguments, which ``_emit`` fills:
 #   0  LAPACK's ?geqrf  1  ?orgqr or ?ungqr  2  rows  3  columns  4  columns of Q  5  reflectors
 #   6  elements of LAPACK's workspace  7  matrices  8  Q  9  R
 #  10  memory of each matrix: the column-major matrix, scalar factors of reflectors, LAPACK's
 #      workspace  11  byte offset of the factors  12  of LAPACK's workspace  13  bytes of it all
-_TEXT = """
+_MODULE_TEXT = """
 ; Copy a matrix, transposed: target[j * rows + i] = source[i * columns + j].
 define internal void @transpose(ptr %target, ptr %source, i64 %rows, i64 %columns) {
 entry:
@@ -151,63 +155,69 @@ end:
 
 @cache
 def _function(itemsize: int) -> int:
-    text = _TEXT.replace("BYTES", str(itemsize)).replace("BITS", str(8 * itemsize))
+    text = _MODULE_TEXT.replace("BYTES", str(itemsize)).replace("BITS", str(8 * itemsize))
     symbol = f"gf_qr_{itemsize}"
-    return load_native(Module(READ_ARGUMENTS + text, (symbol,)), kernel_cache()).addresses[symbol]
+    return load_native(NativeModule(READ_ARGUMENTS + text, (symbol,)), kernel_cache()).addresses[
+        symbol
+    ]
 
 
 @record
-class _Memory:
-    """Layout of the memory for one matrix.
+class _MatrixMemory:
+    """Layout of the memory for one matrix, which begins with the column-major matrix.
 
     Attributes:
-        length: elements of LAPACK's workspace.
-        factors_at, work_at: byte offsets of the reflectors' factors and of LAPACK's workspace.
-        own_bytes: total bytes.
+        work_length: elements of LAPACK's workspace.
+        factors_offset, work_offset: byte offsets of the reflectors' scalar factors, and of LAPACK's
+            workspace.
+        total_bytes: size of it all, a multiple of 64.
     """
 
-    length: int
-    factors_at: int
-    work_at: int
-    own_bytes: int
+    work_length: int
+    factors_offset: int
+    work_offset: int
+    total_bytes: int
 
 
-def _memory(block: Qr, inner: int) -> _Memory:
-    itemsize, reflectors = np.dtype(block.dtype).itemsize, min(block.rows, block.columns)
-    widest = max(block.columns, inner)
-    length = widest * (_BLOCK if reflectors > _UNBLOCKED else 1)
-    factors_at = _aligned(block.rows * widest * itemsize)
-    work_at = factors_at + _aligned(reflectors * itemsize)
-    return _Memory(length, factors_at, work_at, work_at + _aligned(length * itemsize))
+def _matrix_memory(decomposition: Qr, inner: int) -> _MatrixMemory:
+    """The layout for matrices whose Q has ``inner`` columns."""
+    itemsize = np.dtype(decomposition.dtype).itemsize
+    reflectors = min(decomposition.rows, decomposition.columns)
+    widest = max(decomposition.columns, inner)
+    work_length = widest * (_BLOCK if reflectors > _UNBLOCKED else 1)
+    factors_offset = _aligned(decomposition.rows * widest * itemsize)
+    work_offset = factors_offset + _aligned(reflectors * itemsize)
+    total_bytes = work_offset + _aligned(work_length * itemsize)
+    return _MatrixMemory(work_length, factors_offset, work_offset, total_bytes)
 
 
-def _aligned(count: int) -> int:
-    return -(-count // 64) * 64
+def _aligned(byte_count: int) -> int:
+    return -(-byte_count // _ALIGNMENT) * _ALIGNMENT
 
 
-def choose(block: Qr, step: CallStep, target: Any) -> NativeCall | None:
+def choose(decomposition: Qr, step: CallStep, target: Any) -> NativeCall | None:
     """Decompose each matrix on one thread; None if a matrix is too large for that."""
     del target
     (operand,) = step.operands
-    inner, reflectors = step.eqn.outputs[0].aval.shape[-1], min(block.rows, block.columns)
-    work = block.rows * max(block.columns, inner) * reflectors
+    inner = step.eqn.outputs[0].aval.shape[-1]
+    reflectors = min(decomposition.rows, decomposition.columns)
+    work = decomposition.rows * max(decomposition.columns, inner) * reflectors
     if work > LARGEST or operand.aval.size == 0:
         return None
-    if block.dtype.name not in BLAS_LETTERS or private_blas() is None:
+    if decomposition.dtype.name not in BLAS_LETTERS or private_blas() is None:
         return None
-    memory = _memory(block, inner)
-    copied = 0 if operand.layout.is_contiguous else operand.aval.size * block.dtype.itemsize
-    own = block.count * memory.own_bytes
+    memory, itemsize = _matrix_memory(decomposition, inner), decomposition.dtype.itemsize
+    copy_bytes = 0 if operand.layout.is_contiguous else operand.aval.size * itemsize
     return NativeCall(
-        partial(_emit, block, memory),
-        own + copied,
-        lambda: [Build(_function, (block.dtype.itemsize,))],
+        partial(_emit, decomposition, memory),
+        decomposition.count * memory.total_bytes + copy_bytes,
+        lambda: [Build(_function, (itemsize,))],
     )
 
 
 def _emit(
-    block: Qr,
-    memory: _Memory,
+    decomposition: Qr,
+    memory: _MatrixMemory,
     step: CallStep,
     services: NativeServices,
     code: Code,
@@ -216,16 +226,15 @@ def _emit(
     (a,), (q, r) = step.operands, map(locations.of, step.outputs)
     blas = private_blas()
     assert blas is not None and step.workspace is not None  # checked by choose
-    name, itemsize = block.dtype.name, block.dtype.itemsize
-    rows, columns, count = block.rows, block.columns, block.count
+    name, itemsize = decomposition.dtype.name, decomposition.dtype.itemsize
+    rows, columns, count = decomposition.rows, decomposition.columns, decomposition.count
     inner = step.eqn.outputs[0].aval.shape[-1]
-    own, source = locations.of(step.workspace), operand_location(a, code, locations)
+    workspace, source = locations.of(step.workspace), operand_location(a, code, locations)
     if not a.layout.is_contiguous:
-        register, start = own
-        ordered = register, start + count * memory.own_bytes
-        copy_view(a.layout, itemsize, source, ordered, services, code)
-        source = ordered
-    arguments = code.block(
+        copy = workspace.shifted(count * memory.total_bytes)
+        copy_view(a.layout, itemsize, source, copy, services, code)
+        source = copy
+    block = code.add_argument_block(
         (
             blas.geqrf[name],
             blas.orgqr[name],
@@ -233,20 +242,20 @@ def _emit(
             columns,
             inner,
             min(rows, columns),
-            memory.length,
+            memory.work_length,
             0,
             0,
             0,
             0,
-            memory.factors_at,
-            memory.work_at,
-            memory.own_bytes,
+            memory.factors_offset,
+            memory.work_offset,
+            memory.total_bytes,
         )
     )
-    for slot, location in ((7, source), (8, q), (9, r), (10, own)):
-        code.fill(arguments + slot, location)
+    for slot, location in ((7, source), (8, q), (9, r), (10, workspace)):
+        code.set_address(block + slot, location)
     work = count * rows * columns * inner // 4
-    code.run(_function(itemsize), arguments, count, services.chunk(count, work), work)
+    code.run(_function(itemsize), block, count, services.chunk(count, work), work)
 
 
 PROVIDER = Provider("LAPACK in native programs", choose)

@@ -1,4 +1,7 @@
-"""Providers of library calls on the CPU, by class of block. The first that applies is used."""
+"""Providers of library calls on the CPU, by class of block. The first that applies is used.
+
+Tests: tests/test_provider_docs.py, tests/runtime/test_single_ops.py.
+"""
 
 from __future__ import annotations
 

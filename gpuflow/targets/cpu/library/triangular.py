@@ -3,6 +3,8 @@
 The right-hand sides are copied to the result, which BLAS solves in place. Threads share its
 columns, or its rows if the matrix is on the right. The size of a block must depend on shapes only,
 so that results do not depend on the number of threads.
+
+Tests: tests/targets/cpu/test_native_triangular.py.
 """
 
 from __future__ import annotations
@@ -18,18 +20,20 @@ from gpuflow.runtime.kernel_cache import kernel_cache
 from gpuflow.targets.cpu.library.blas import BLAS_LETTERS, private_blas
 from gpuflow.targets.cpu.runtime.native.calls import NativeCall
 from gpuflow.targets.cpu.runtime.native.copies import Locations, copy_view, operand_location
-from gpuflow.targets.cpu.runtime.native.object_code import READ_ARGUMENTS, Module, load_native
+from gpuflow.targets.cpu.runtime.native.object_code import READ_ARGUMENTS, NativeModule, load_native
 from gpuflow.targets.cpu.runtime.native.pool import pool_threads
 from gpuflow.targets.cpu.runtime.native.program_writer import Code
-from gpuflow.targets.cpu.runtime.native.services import Build, NativeServices
+from gpuflow.targets.cpu.runtime.native.services import CHUNKS_PER_THREAD, Build, NativeServices
 
 _LEFT, _RIGHT, _UPPER, _LOWER, _GENERAL, _UNIT = 141, 142, 121, 122, 131, 132  # CBLAS's enums
 _PLAIN, _TRANSPOSED, _ADJOINT = 111, 112, 113
 _SMALLEST_FLOPS = 1 << 20  # with less work, waking a worker costs more than it saves
-_SMALLEST_BLOCK, _MOST_BLOCKS, _MULTIPLE = 64, 16, 16  # blocks of rows or columns of X
+# Blocks of rows or columns of X: smallest size, largest number, and a divisor of sizes above the
+# smallest.
+_SMALLEST_BLOCK, _MOST_BLOCKS, _BLOCK_MULTIPLE = 64, 16, 16
 
 # gf_triangular_TYPE(arguments, lo, hi) solves op(A) X = B for stacks of matrices. An index is one
-# block of columns or rows of one X.
+# block of columns or rows of one X. Arguments are filled by ``_emit``.
 # BLAS gets the transposed system, in column-major order. The reason is a bug of OpenBLAS 0.3.31
 # (its pull request 5898): on 64-bit ARM, cblas_strsm multiplies instead of solving if the order is
 # row-major and A is on the left.
@@ -37,7 +41,7 @@ _SMALLEST_BLOCK, _MOST_BLOCKS, _MULTIPLE = 64, 16, 16  # blocks of rows or colum
 #   5  size of A  6  X  7  A  8  rows of X  9  its columns, contiguous
 #  10  blocks of one X  11  rows or columns of a block  12  whether columns are split
 #  13  bytes between matrices of A  14  of X  15  between rows or columns that are split
-_TEXT = """
+_MODULE_TEXT = """
 declare i64 @llvm.smin.i64(i64, i64)
 CONSTANTS
 define internal i32 @flag(ptr %arguments, i64 %k) alwaysinline {
@@ -101,9 +105,11 @@ def _function(letter: str) -> int:
     if letter in "cz":
         one = "ptr @one"
         constants = f"@one = internal constant [2 x {scalar}] [{scalar} 1.0, {scalar} 0.0]"
-    text = _TEXT.replace("CONSTANTS", constants).replace("ONE", one).replace("TYPE", letter)
+    text = _MODULE_TEXT.replace("CONSTANTS", constants).replace("ONE", one).replace("TYPE", letter)
     symbol = f"gf_triangular_{letter}"
-    return load_native(Module(READ_ARGUMENTS + text, (symbol,)), kernel_cache()).addresses[symbol]
+    return load_native(NativeModule(READ_ARGUMENTS + text, (symbol,)), kernel_cache()).addresses[
+        symbol
+    ]
 
 
 def choose(system: Triangular, step: CallStep, target: Any) -> NativeCall | None:
@@ -117,7 +123,7 @@ def choose(system: Triangular, step: CallStep, target: Any) -> NativeCall | None
     if not a.layout.is_contiguous:
         return None
     letter = BLAS_LETTERS[system.dtype.name]
-    return NativeCall(partial(_emit, system), runs=lambda: [Build(_function, (letter,))])
+    return NativeCall(partial(_emit, system), required_code=lambda: [Build(_function, (letter,))])
 
 
 def _emit(
@@ -129,14 +135,15 @@ def _emit(
     source, target = operand_location(b, code, locations), locations.of(step.outputs[0])
     copy_view(b.layout, dtype.itemsize, source, target, services, code)
     (rows, columns), size, matrices = b.aval.shape[-2:], system.size, system.matrices
-    split = columns if system.left_side else rows
-    block = max(_SMALLEST_BLOCK, -(-split // (_MOST_BLOCKS * _MULTIPLE)) * _MULTIPLE)
-    blocks = -(-split // block)
+    split_size = columns if system.left_side else rows
+    multiples = -(-split_size // (_MOST_BLOCKS * _BLOCK_MULTIPLE))
+    block_size = max(_SMALLEST_BLOCK, multiples * _BLOCK_MULTIPLE)
+    blocks = -(-split_size // block_size)
     transposition = _PLAIN
     if system.transpose:
         transposition = _ADJOINT if system.conjugate else _TRANSPOSED
     letter = BLAS_LETTERS[dtype.name]
-    arguments = code.block(
+    block = code.add_argument_block(
         (
             blas.trsm[dtype.name],
             _RIGHT if system.left_side else _LEFT,
@@ -149,19 +156,20 @@ def _emit(
             rows,
             columns,
             blocks,
-            block,
+            block_size,
             int(system.left_side),
             size * size * dtype.itemsize,
             rows * columns * dtype.itemsize,
             (1 if system.left_side else columns) * dtype.itemsize,
         )
     )
-    code.fill(arguments + 6, target)
-    code.fill(arguments + 7, operand_location(a, code, locations))
+    code.set_address(block + 6, target)
+    code.set_address(block + 7, operand_location(a, code, locations))
     extent, flops = matrices * blocks, matrices * size * rows * columns
-    threads = pool_threads()
-    chunk = extent if flops < _SMALLEST_FLOPS else max(1, extent // (threads * 4))
-    code.run(_function(letter), arguments, extent, chunk, max(flops // 16, nbytes(b.aval) // 4))
+    chunk = extent
+    if flops >= _SMALLEST_FLOPS:
+        chunk = max(1, extent // (pool_threads() * CHUNKS_PER_THREAD))
+    code.run(_function(letter), block, extent, chunk, max(flops // 16, nbytes(b.aval) // 4))
 
 
 PROVIDER = Provider("BLAS in native programs", choose)

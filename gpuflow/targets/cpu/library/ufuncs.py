@@ -8,13 +8,15 @@ does, without Python:
 
 ``find_loop`` returns None if NumPy has no such ufunc, or if its objects have an unknown layout. The
 library is then called from Python.
+
+Tests: tests/targets/cpu/test_native_matrices.py, tests/targets/cpu/test_native_fourier.py.
 """
 
 from __future__ import annotations
 
 import ctypes
 from collections.abc import Sequence
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 
@@ -22,23 +24,24 @@ from gpuflow.base.caches import cache
 from gpuflow.base.records import record
 from gpuflow.runtime.kernel_cache import kernel_cache
 from gpuflow.runtime.memory import has_known_layout
-from gpuflow.targets.cpu.runtime.native.object_code import READ_ARGUMENTS, Module, load_native
+from gpuflow.targets.cpu.runtime.native.object_code import READ_ARGUMENTS, NativeModule, load_native
 from gpuflow.targets.cpu.runtime.native.program_writer import Code, Location
 from gpuflow.targets.cpu.runtime.native.services import NativeServices
 
 MOST_OPERANDS, _MOST_SIZES = 4, 5
-# Byte offsets in NumPy's PyUFuncObject: nin, nout and nargs; functions; data; ntypes.
-_COUNTS_AT, _LOOPS_AT, _DATA_AT, _TYPES_AT = 16, 32, 40, 48
+# Byte offsets in NumPy's PyUFuncObject (ufuncobject.h; pointers have 8 bytes): nin, nout and nargs;
+# functions; data; ntypes. ``find_loop`` compares the counts with the ufunc's attributes.
+_COUNTS_OFFSET, _LOOPS_OFFSET, _DATA_OFFSET, _TYPE_COUNT_OFFSET = 16, 32, 40, 48
 
 # gf_ufunc_BITS(arguments, lo, hi): an index is a group of batch elements, which is one call of the
-# loop.
+# loop. Arguments, which ``call_loop`` fills:
 #   0  loop  1  its data  2  operands  3  sizes besides the number of batch elements
 #   4  scalars of the first operand that must be finite: rows  5  columns  6  scalars per element
 #   7  triangle that is checked: 0 all, 1 lower, 2 upper
 #   8  batch elements of an index  9  of all
 #  10  for each of 4 operands: address, bytes from an index to the next, bytes that become nan
 #  22  sizes (4)  26  bytes between batch elements of operands, then between elements
-_OPERANDS, _SIZES, _STEPS = 10, 22, 26
+_OPERAND_TABLE, _CORE_SIZES, _STRIDES = 10, 22, 26
 _TEXT = """
 declare i64 @llvm.smin.i64(i64, i64)
 
@@ -187,9 +190,9 @@ def loop_function(scalar_bytes: int) -> int:
     """The address of the function that calls loops, for a width of scalars."""
     bits, exponent, nan = _BITS[scalar_bytes]
     values = {
-        "OPERANDS_AT": _OPERANDS,
-        "SIZES_AT": _SIZES,
-        "STEPS_AT": _STEPS,
+        "OPERANDS_AT": _OPERAND_TABLE,
+        "SIZES_AT": _CORE_SIZES,
+        "STEPS_AT": _STRIDES,
         "OPERANDS": MOST_OPERANDS,
         "SIZES": _MOST_SIZES,
         "BITS": bits,
@@ -200,11 +203,11 @@ def loop_function(scalar_bytes: int) -> int:
     for name, value in values.items():
         text = text.replace(name, str(value))
     symbol = f"gf_ufunc_{bits}"
-    return load_native(Module(text, (symbol,)), kernel_cache()).addresses[symbol]
+    return load_native(NativeModule(text, (symbol,)), kernel_cache()).addresses[symbol]
 
 
 @record
-class Loop:
+class UfuncLoop:
     """The inner loop of a ufunc for one signature: addresses of the C function and its data."""
 
     function: int
@@ -212,7 +215,7 @@ class Loop:
 
 
 @cache
-def find_loop(ufunc: Any, types: str) -> Loop | None:
+def find_loop(ufunc: Any, types: str) -> UfuncLoop | None:
     """Find the inner loop of a ufunc; None if there is none, or if its object looks unfamiliar.
 
     Args:
@@ -222,44 +225,47 @@ def find_loop(ufunc: Any, types: str) -> Loop | None:
     if not isinstance(ufunc, np.ufunc) or types not in ufunc.types or not has_known_layout():
         return None
     at = id(ufunc)
-    counts = tuple((ctypes.c_int * 3).from_address(at + _COUNTS_AT))
-    type_count = ctypes.c_int.from_address(at + _TYPES_AT).value
+    counts = tuple((ctypes.c_int * 3).from_address(at + _COUNTS_OFFSET))
+    type_count = ctypes.c_int.from_address(at + _TYPE_COUNT_OFFSET).value
     if counts != (ufunc.nin, ufunc.nout, ufunc.nargs) or type_count != len(ufunc.types):
         return None
     index = ufunc.types.index(types)
-    tables = (ctypes.c_size_t * 2).from_address(at + _LOOPS_AT)
+    tables = (ctypes.c_size_t * 2).from_address(at + _LOOPS_OFFSET)
     function, data = (
         ctypes.c_size_t.from_address(table + 8 * index).value if table else 0 for table in tables
     )
-    return Loop(function, data) if function else None
+    return UfuncLoop(function, data) if function else None
 
 
 @record
-class Argument:
-    """An operand or result of a loop.
+class UfuncArgument:
+    """An operand or result of a loop, aligned to its dtype. Strides are in bytes.
 
     Attributes:
         location: location of its first element.
-        index_step: bytes from an index to the next.
-        batch_step: bytes from a batch element to the next.
-        steps: bytes from an element to the next, along each core dimension.
-        nan_bytes: for a result, the bytes that become nan if the first operand is not finite.
+        index_stride: from an index of the launch to the next.
+        batch_stride: from a batch element of an index to the next.
+        strides: from an element to the next, along each core dimension.
+        nan_bytes: for a result, the contiguous bytes that become nan if the first operand is not
+            finite.
     """
 
     location: Location
-    index_step: int
-    batch_step: int
-    steps: tuple[int, ...] = ()
+    index_stride: int
+    batch_stride: int
+    strides: tuple[int, ...] = ()
     nan_bytes: int = 0
 
 
 @record
-class Finite:
+class FiniteCheck:
     """The check of the first operand: if a scalar is not finite, all results become nan.
+
+    The operand must be a contiguous matrix.
 
     Attributes:
         rows, columns: shape of the matrix.
-        components: scalars of an element: 2 if it is complex.
+        components: scalars of an element: 2 if it is complex, else 1.
         triangle: the elements that are checked: "all", "lower" or "upper".
     """
 
@@ -269,15 +275,22 @@ class Finite:
     triangle: str = "all"
 
 
+class Batch(NamedTuple):
+    """Numbers of batch elements: of one index of the launch, and of all (both at least 1)."""
+
+    per_index: int
+    total: int
+
+
 def call_loop(
-    loop: Loop,
+    loop: UfuncLoop,
     scalar_bytes: int,
-    arguments: Sequence[Argument],
+    arguments: Sequence[UfuncArgument],
     sizes: Sequence[int],
-    batch: tuple[int, int],
-    finite: Finite | None,
+    batch: Batch,
+    check: FiniteCheck | None,
     work: int,
-    split: bool,
+    shares_batch: bool,
     services: NativeServices,
     code: Code,
 ) -> None:
@@ -285,42 +298,42 @@ def call_loop(
 
     Args:
         loop: the loop.
-        scalar_bytes: bytes of a real scalar.
+        scalar_bytes: bytes of a real scalar, 4 or 8.
         arguments: operands, then results; at most MOST_OPERANDS.
-        sizes: sizes of the core dimensions.
-        batch: batch elements of an index, and of the whole batch.
-        finite: the check of the first operand; only with one batch element an index.
+        sizes: sizes of the core dimensions, at most ``_MOST_SIZES - 1``.
+        batch: how batch elements are divided into indices.
+        check: the check of the first operand; only if an index has one batch element.
         work: approximate number of operations of the whole batch.
-        split: whether threads share indices.
+        shares_batch: whether threads share indices.
         services: services of the program.
         code: the program.
     """
-    of_index, total = batch
-    check = [0, 0, 1, 0]
-    if finite is not None:
-        triangle = ("all", "lower", "upper").index(finite.triangle)
-        check = [finite.rows, finite.columns * finite.components, finite.components, triangle]
-    table = [argument for one in arguments for argument in (0, one.index_step, one.nan_bytes)]
+    check_slots = [0, 0, 1, 0]
+    if check is not None:
+        triangle = ("all", "lower", "upper").index(check.triangle)
+        check_slots = [check.rows, check.columns * check.components, check.components, triangle]
+    table: list[int] = []
+    for argument in arguments:
+        table += (0, argument.index_stride, argument.nan_bytes)
     table += [0] * (3 * MOST_OPERANDS - len(table))
-    core = [*sizes, *[0] * (_MOST_SIZES - 1 - len(sizes))]
-    steps = [one.batch_step for one in arguments]
-    steps += [step for one in arguments for step in one.steps]
-    block = code.block(
+    core_sizes = [*sizes, *[0] * (_MOST_SIZES - 1 - len(sizes))]
+    strides = [argument.batch_stride for argument in arguments]
+    strides += [stride for argument in arguments for stride in argument.strides]
+    block = code.add_argument_block(
         [
             loop.function,
             loop.data,
             len(arguments),
             len(sizes),
-            *check,
-            of_index,
-            total,
+            *check_slots,
+            *batch,
             *table,
-            *core,
-            *steps,
+            *core_sizes,
+            *strides,
         ]
     )
-    for k, one in enumerate(arguments):
-        code.fill(block + _OPERANDS + 3 * k, one.location)
-    extent = -(-total // of_index)
-    chunk = services.chunk(extent, work) if split else extent
+    for k, argument in enumerate(arguments):
+        code.set_address(block + _OPERAND_TABLE + 3 * k, argument.location)
+    extent = -(-batch.total // batch.per_index)
+    chunk = services.chunk(extent, work) if shares_batch else extent
     code.run(loop_function(scalar_bytes), block, extent, chunk, work)

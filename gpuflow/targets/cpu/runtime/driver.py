@@ -1,4 +1,10 @@
-"""The driver of the CPU: arrays are NumPy arrays, and calls are synchronous."""
+"""The driver of the CPU: arrays are NumPy arrays, and calls are synchronous.
+
+Data of Arrays is row-major and in the storage dtype of the aval; ``result`` ensures that for ops
+that run by their ``impl``. All CPU devices share one driver.
+
+Tests: tests/runtime/test_array.py, tests/runtime/test_memory.py, tests/runtime/test_holders.py.
+"""
 
 from __future__ import annotations
 
@@ -80,14 +86,14 @@ class CpuDriver:
         array.
         """
         data = value if type(value) is np.ndarray else np.asarray(value)
-        shared = data.base is not None
+        must_copy = data.base is not None
         for operand in operands:
-            shared = shared or data is operand
+            must_copy = must_copy or data is operand
         dtype = aval.dtype
         if data.dtype is not dtype:
             dtype = storage_dtype(dtype)
-            shared = shared or data.dtype != dtype
-        if shared or not data.flags.c_contiguous:
+            must_copy = must_copy or data.dtype != dtype
+        if must_copy or not data.flags.c_contiguous:
             data = np.array(data, dtype=dtype, order="C", copy=True)
         if origins is not None and data.nbytes >= SMALLEST_POOLED:
             origins.note(data)
@@ -106,7 +112,7 @@ class CpuDriver:
         return process_memory()
 
     def program(self, plan: Plan, out_avals: Sequence[ShapedArray]) -> CpuProgram:
-        """Return a plan as a program of native code."""
+        """Return a plan as a program of native code, without building it."""
         return CpuProgram(plan, out_avals, self)
 
 

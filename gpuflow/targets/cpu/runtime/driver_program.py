@@ -1,8 +1,10 @@
 """Driver functions of the CPU: a bound plan as straight-line Python.
 
-The driver allocates outputs. It merges as many consecutive steps as possible into native programs,
-which launch kernels and call BLAS without Python. Other libraries and host functions are called
-from Python.
+A driver function allocates outputs. It merges as many consecutive steps as possible into native
+programs, which launch kernels and call BLAS without Python. Other libraries and host functions are
+called from Python. (``Driver`` is the platform: the code that stores the arrays of a device.)
+
+Tests: tests/targets/cpu/test_native_functions.py, tests/targets/cpu/test_native_builds.py.
 """
 
 from __future__ import annotations
@@ -19,7 +21,7 @@ from gpuflow.runtime.memory import SMALLEST_POOLED, Arena, allocate
 from gpuflow.runtime.program_arrays import NamedArrays
 from gpuflow.runtime.program_text import DriverText
 from gpuflow.runtime.step_timer import StepTimer
-from gpuflow.targets.cpu.runtime.native.copies import addresses_in
+from gpuflow.targets.cpu.runtime.native.copies import temporary_addresses
 from gpuflow.targets.cpu.runtime.native.program_writer import (
     Code,
     Location,
@@ -30,30 +32,32 @@ from gpuflow.targets.cpu.runtime.native.services import NativeServices
 from gpuflow.targets.cpu.runtime.native.steps import native_step
 
 
-def build_driver(
+def build_driver_function(
     plan: Plan,
     memory: Arena,
     driver: Driver,
     services: NativeServices,
     out_avals: Sequence[ShapedArray] = (),
 ) -> Callable[..., list[Array]]:
-    """Print and load the driver of a plan, for one arena.
+    """Print and load the driver function of a plan, for one arena.
 
-    The addresses of temporaries are constants of the driver. So it is valid as long as the arena is
-    not reallocated, and only one thread may run it at a time.
+    The addresses of temporaries are constants of the function. So it is valid as long as the arena
+    is not reallocated, and only one thread may run it at a time.
 
     Args:
         plan: the plan.
-        memory: the arena of its temporaries.
+        memory: the arena of its temporaries, with at least ``plan.arena_bytes`` reserved.
         driver: the CPU's driver.
         services: services for native programs.
         out_avals: types of the outputs. Empty for a nested program, which writes its outputs to
             addresses that it is passed, and returns nothing.
 
     Returns:
-        ``function(operands, device)``, which takes NumPy arrays and returns Arrays.
+        ``function(operands, device)``, which takes NumPy arrays in the order of the plan's inputs
+        and returns Arrays. It does not check them: they must have the plan's shapes and storage
+        dtypes, and be row-major.
     """
-    writer, result = _written(plan, memory, driver, services, out_avals)
+    writer, result = _write_driver_function(plan, memory, driver, services, out_avals)
     names = {"empty": np.empty, "allocate": allocate, "new": object.__new__, "Array": Array}
     return writer.text.finish(result, names)
 
@@ -65,24 +69,24 @@ def driver_text(
     services: NativeServices,
     out_avals: Sequence[ShapedArray],
 ) -> str:
-    """Return a plan's driver as text, with its native programs disassembled."""
-    writer, result = _written(plan, memory, driver, services, out_avals)
-    names = {services.load(kernel).address: kernel.name for kernel in all_kernels(plan)}
+    """Return a plan's driver function as text, with its native programs disassembled."""
+    writer, result = _write_driver_function(plan, memory, driver, services, out_avals)
+    kernel_names = {services.load(kernel).address: kernel.name for kernel in all_kernels(plan)}
     texts = [writer.text.source(result)]
-    for call, code in writer.programs:
-        instructions = [f"    {instruction}" for instruction in code.listing(names)]
-        texts.append("\n".join([f"{call}:", *instructions]))
+    for program_name, code in writer.programs:
+        instructions = [f"    {instruction}" for instruction in code.listing(kernel_names)]
+        texts.append("\n".join([f"{program_name}:", *instructions]))
     return "\n".join(texts)
 
 
-def _written(
+def _write_driver_function(
     plan: Plan,
     memory: Arena,
     driver: Driver,
     services: NativeServices,
     out_avals: Sequence[ShapedArray],
 ) -> tuple[_DriverWriter, str]:
-    """Return the writer of a plan's driver, and the text of its result."""
+    """Return the writer of a plan's driver function, and the expression that it returns."""
     text = DriverText()
     writer = _DriverWriter(plan, text, driver, memory, services)
     timer = StepTimer(plan, text)
@@ -103,22 +107,24 @@ def _written(
             writer.call_step(step)
     writer.finish_native()
     timer.end()
-    expected = zip(plan.outputs, out_avals, strict=True) if out_avals else ()
-    outs = [writer.output(out, aval) for out, aval in expected]
+    typed_outputs = zip(plan.outputs, out_avals, strict=True) if out_avals else ()
+    outs = [writer.output(out, aval) for out, aval in typed_outputs]
     results = [writer.result(name, aval) for name, aval in zip(outs, out_avals, strict=True)]
     return writer, f"[{', '.join(results)}]"
 
 
 class _DriverWriter(NamedArrays):
-    """Writes a driver's text, and the native programs that it calls.
+    """Writes a driver function's text, and the native programs that it calls.
+
+    It implements ``Locations`` for the native program under construction.
 
     Attributes:
         services: services for native programs.
         addresses: addresses of temporaries by buffer.
-        programs: the finished native programs, with the names by which the text calls them.
+        programs: the finished native programs, after the names by which the text calls them.
         code: the native program under construction.
-        registers: its registers, by the name of the array that the text passes in.
-        comments: names of its steps, for the comment in the text.
+        registers: indices of its registers, by the name of the array that the text passes in.
+        comments: names of the program's steps, for the comment in the text.
     """
 
     memory: Arena
@@ -133,7 +139,7 @@ class _DriverWriter(NamedArrays):
     ) -> None:
         super().__init__(plan, text, driver, memory)
         self.services = services
-        self.addresses = addresses_in(plan, memory)
+        self.addresses = temporary_addresses(plan, memory)
         self.programs: list[tuple[str, Code]] = []
         self._start_native()
 
@@ -145,33 +151,35 @@ class _DriverWriter(NamedArrays):
     def allocate(self, name: str, aval: ShapedArray) -> None:
         """Print the allocation of an output."""
         dtype = storage_dtype(aval.dtype)
-        count = aval.size * dtype.itemsize
-        kind = self.text.constant("dtype", dtype)
+        byte_count = aval.size * dtype.itemsize
+        dtype_name = self.text.constant("dtype", dtype)
         shape = self.text.constant("shape", aval.shape)
-        if count < SMALLEST_POOLED:
-            self.text.statement(f"{name} = empty({shape}, {kind})")
+        if byte_count < SMALLEST_POOLED:
+            self.text.statement(f"{name} = empty({shape}, {dtype_name})")
         else:
-            size = self.text.constant("bytes", count)
-            self.text.statement(f"{name} = allocate({shape}, {kind}, {size})")
+            size = self.text.constant("bytes", byte_count)
+            self.text.statement(f"{name} = allocate({shape}, {dtype_name}, {size})")
 
     def body(self, plan: Plan, memory: Arena) -> Callable[..., list[Array]]:
-        """The driver of a nested program."""
-        return build_driver(plan, memory, self.driver, self.services)
+        """The driver function of a nested program."""
+        return build_driver_function(plan, memory, self.driver, self.services)
 
     def of(self, buffer: int) -> Location:
         """The location of a buffer in the native program under construction."""
         at = self.addresses.get(buffer)
         if at is not None:
             return fixed(at)
-        return self.registers.setdefault(self.array(buffer), len(self.registers)), 0
+        register = self.registers.setdefault(self.array(buffer), len(self.registers))
+        return Location(register, 0)
 
     def finish_native(self) -> None:
         """Print the call of the native program under construction, and start a new one."""
         if self.code.instructions:
-            names = list(self.registers)
-            function, keepalive = callable_program(self.code, len(names), self.services.runtime)
-            self.text.keep(keepalive)
-            call = self.text.constant("run", function)
-            self.programs.append((call, self.code))
-            self.text.statement(f"{call}({', '.join(names)})  # {', '.join(self.comments)}")
+            arrays = list(self.registers)
+            function, owners = callable_program(self.code, len(arrays), self.services.runtime)
+            self.text.keep(owners)
+            program_name = self.text.constant("run", function)
+            self.programs.append((program_name, self.code))
+            call = f"{program_name}({', '.join(arrays)})"
+            self.text.statement(f"{call}  # {', '.join(self.comments)}")
         self._start_native()

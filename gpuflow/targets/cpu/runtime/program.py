@@ -1,7 +1,9 @@
-"""A plan that is ready to run on the CPU, with one driver for each arena of temporaries.
+"""A plan that is ready to run on the CPU, with one driver function for each arena of temporaries.
 
-Plans share arenas, and a call holds one while it runs. A driver belongs to one arena. So calls from
-several threads never share argument blocks.
+Plans share arenas, and a call holds one while it runs. A driver function belongs to one arena. So
+calls from several threads never share argument blocks.
+
+Tests: tests/runtime/test_memory_analysis.py, tests/targets/cpu/test_native_builds.py.
 """
 
 from __future__ import annotations
@@ -20,59 +22,75 @@ from gpuflow.runtime.device import Device
 from gpuflow.runtime.driver import Driver
 from gpuflow.runtime.kernel_cache import kernel_cache
 from gpuflow.runtime.memory import Arena, arenas
-from gpuflow.targets.cpu.runtime.driver_program import build_driver, driver_text
+from gpuflow.targets.cpu.runtime.driver_program import build_driver_function, driver_text
 from gpuflow.targets.cpu.runtime.kernels import source_path
 from gpuflow.targets.cpu.runtime.native.services import native_services
-from gpuflow.targets.cpu.runtime.native.steps import code_of
+from gpuflow.targets.cpu.runtime.native.steps import required_code
 
 
 class CpuProgram:
-    """A plan that runs on the CPU; any thread may call ``run``."""
+    """A plan that runs on the CPU; any thread may call ``run``.
+
+    Args:
+        plan: the plan.
+        out_avals: types of the outputs.
+        driver: the CPU's driver.
+    """
 
     def __init__(self, plan: Plan, out_avals: Sequence[ShapedArray], driver: Driver) -> None:
-        self.plan, self.out_avals, self._device_driver = plan, out_avals, driver
+        self.plan, self.out_avals, self._driver = plan, out_avals, driver
         self._calls_python = calls_python(plan)
-        self._drivers: dict[Arena, tuple[int, Callable[..., list[Array]]]] = {}
+        # By arena: its generation when the driver function was built, and the function.
+        self._driver_functions: dict[Arena, tuple[int, Callable[..., list[Array]]]] = {}
 
     def run(self, arrays: list[np.ndarray], device: Device) -> list[Array]:
-        """Run the plan on the data of all inputs; returns the outputs, on ``device``."""
+        """Run the plan on the data of all inputs; returns the outputs, on ``device``.
+
+        The arrays must be row-major, with the shapes and storage dtypes of the plan's inputs. Those
+        of donated inputs may be overwritten.
+        """
         memory = arenas.acquire()
         try:
-            driver = self._driver(memory)
+            driver_function = self._driver_function(memory)
             if self._calls_python:
                 with np.errstate(all="ignore"):
-                    return driver(arrays, device)
-            return driver(arrays, device)
+                    return driver_function(arrays, device)
+            return driver_function(arrays, device)
         except BaseException:
             settle()  # a started collective still writes to the arena, which is released next
             raise
         finally:
             arenas.release(memory)
 
-    def _driver(self, memory: Arena) -> Callable[..., list[Any]]:
-        """Return the driver for an arena; a reallocated arena needs a new one."""
-        generation, driver = self._drivers.get(memory, (-1, None))
-        if driver is None or generation != memory.generation:
+    def _driver_function(self, memory: Arena) -> Callable[..., list[Any]]:
+        """Return the driver function for an arena; a reallocated arena needs a new one.
+
+        The caller holds the arena.
+        """
+        generation, driver_function = self._driver_functions.get(memory, (-1, None))
+        if driver_function is None or generation != memory.generation:
             memory.reserve(self.plan.arena_bytes)
             services = native_services()
-            services.prepare(code_of(self.plan, services))
-            driver = build_driver(self.plan, memory, self._device_driver, services, self.out_avals)
-            self._drivers[memory] = (memory.generation, driver)
-        return driver
+            services.prepare(required_code(self.plan, services))
+            driver_function = build_driver_function(
+                self.plan, memory, self._driver, services, self.out_avals
+            )
+            self._driver_functions[memory] = (memory.generation, driver_function)
+        return driver_function
 
     def driver_text(self) -> str:
-        """Return the text of the driver for one arena, with its native programs."""
+        """Return the text of the driver function for one arena, with its native programs."""
         memory, services = arenas.acquire(), native_services()
         try:
             memory.reserve(self.plan.arena_bytes)
-            return driver_text(self.plan, memory, self._device_driver, services, self.out_avals)
+            return driver_text(self.plan, memory, self._driver, services, self.out_avals)
         finally:
             arenas.release(memory)
 
     def build(self) -> None:
         """Build all code that a call may use."""
         services = native_services()
-        services.prepare(code_of(self.plan, services))
+        services.prepare(required_code(self.plan, services))
 
     def code_bytes(self) -> int:
         """Return the bytes of object code of all kernels; builds them."""

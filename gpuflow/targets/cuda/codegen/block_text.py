@@ -11,11 +11,14 @@
 Each block has an arena for the buffers of the program, in shared memory if there is room. A
 barrier follows each step, so that the next one sees its writes. See
 docs/design/0034-programs-of-one-block.md.
+
+Tests: tests/targets/cuda/test_block_programs.py.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from dataclasses import replace
 
 import numpy as np
 
@@ -25,14 +28,14 @@ from gpuflow.compiler.lowering.lower import NO_BUFFER
 from gpuflow.compiler.planning.plan import (
     CallStep,
     CopyStep,
-    Inner,
+    InnerProgram,
     KernelStep,
-    Operand,
     Plan,
     ProgramStep,
-    aliasing_outputs,
+    StepOperand,
     argument_positions,
     carry_count,
+    output_alias_flags,
     workspace_bytes,
     workspace_layout,
 )
@@ -40,102 +43,131 @@ from gpuflow.core.aval import ShapedArray, aval_of, storage_dtype
 from gpuflow.core.lowering import ScanForm, WhileForm
 from gpuflow.targets.cuda.codegen.block_printer import (
     BlockPrinter,
-    BlockText,
-    Constant,
-    Location,
-    NotOfOneBlockError,
+    BlockProgramText,
+    ByteLocation,
+    ConstantOperand,
+    NotSingleBlockError,
     element_location,
-    plus,
 )
 
 
-def parallel_scan_text(step: ProgramStep, most_shared: int) -> BlockText:
+def parallel_scan_text(step: ProgramStep, max_shared_bytes: int) -> BlockProgramText:
     """Print a scan without carries, whose iterations are distributed over blocks.
 
     Args:
         step: the scan.
-        most_shared: shared memory of a block in bytes, static memory included.
+        max_shared_bytes: most shared memory of a block, static memory included.
 
     Raises:
-        NotOfOneBlockError: if a step cannot be printed for a lone block.
+        NotSingleBlockError: if a step cannot be printed for a single block.
     """
     form: ScanForm = step.eqn.primitive.lower.form(step.eqn.params)
     (inner,) = step.programs
-    writer = _Writer()
-    operands, outs = writer.step_locations(step)
-    writer.emit("turn = np.int64(cuda.blockIdx.x)")
-    with writer.indented(f"while turn < {form.length}:"):
-        writer.scan_iteration(form, step, operands, outs, [], [], "turn", 0)
-        writer.emit("turn += np.int64(cuda.gridDim.x)")
-    return writer.text(inner.plan.arena_bytes, most_shared)
+    printer = _ProgramPrinter()
+    operands, outs = printer.step_locations(step)
+    printer.emit("turn = np.int64(cuda.blockIdx.x)")
+    with printer.indented(f"while turn < {form.length}:"):
+        printer.scan_iteration(form, _Loop(step, operands, outs, 0), "turn")
+        printer.emit("turn += np.int64(cuda.gridDim.x)")
+    return printer.text(inner.plan.arena_bytes, max_shared_bytes)
 
 
-def loop_text(step: ProgramStep, most_shared: int) -> BlockText:
+def loop_text(step: ProgramStep, max_shared_bytes: int) -> BlockProgramText:
     """Print a loop that one block runs sequentially.
 
     Arguments and errors are those of ``parallel_scan_text``.
     """
-    writer = _Writer()
-    operands, outs = writer.step_locations(step)
+    printer = _ProgramPrinter()
+    operands, outs = printer.step_locations(step)
     (arena, _), spare = workspace_layout(step, 0)
-    writer.loop(step, operands, outs, arena, [("arena", str(at)) for at in spare])
-    return writer.text(workspace_bytes(step.eqn, step.programs), most_shared)
+    printer.loop(_Loop(step, operands, outs, arena), _arena_locations(spare))
+    return printer.text(workspace_bytes(step.eqn, step.programs), max_shared_bytes)
 
 
 @record
-class _Carry:
+class _CarryBuffers:
     """A double-buffered carry of a loop.
 
     Attributes:
-        now, later: variables that point to the buffer to read and the one to write.
-        even, odd: pointers to the buffers that even and odd iterations read.
+        read_pointer, write_pointer: variables that point to the buffer that the current iteration
+            reads and to the one that it writes.
+        even_source, odd_source: pointers to the buffers that even and odd iterations read.
         out: location of the loop's output.
         aval: shape and dtype of the carry.
     """
 
-    now: str
-    later: str
-    even: str
-    odd: str
-    out: Location
+    read_pointer: str
+    write_pointer: str
+    even_source: str
+    odd_source: str
+    out: ByteLocation
     aval: ShapedArray
 
 
-class _Writer(BlockPrinter):
+@record
+class _Loop:
+    """A loop that is being printed.
+
+    Attributes:
+        step: the scan or while_loop.
+        operands, outs: locations of its operands and outputs.
+        arena: byte offset of its programs' buffers in the block's arena.
+        carries: locations from which an iteration reads the carries.
+        double_buffered: the carries that an iteration writes to another buffer, in order.
+    """
+
+    step: ProgramStep
+    operands: Sequence[ByteLocation]
+    outs: Sequence[ByteLocation]
+    arena: int
+    carries: Sequence[ByteLocation] = ()
+    double_buffered: Sequence[_CarryBuffers] = ()
+
+    @property
+    def new_carries(self) -> list[ByteLocation]:
+        """Locations to which an iteration writes the double-buffered carries."""
+        return [ByteLocation(carry.write_pointer) for carry in self.double_buffered]
+
+
+class _ProgramPrinter(BlockPrinter):
     """Prints the steps of plans; the printing functions call ``scan_iteration`` or ``loop``."""
 
-    def step_locations(self, step: ProgramStep) -> tuple[list[Location], list[Location]]:
+    def step_locations(self, step: ProgramStep) -> tuple[list[ByteLocation], list[ByteLocation]]:
         """Add parameters for the operands and outputs of the outermost step; their locations."""
         operands = [
-            self.constant(o) if o.buffer == NO_BUFFER else plus(self.parameter(k), _offset(o))
-            for k, o in enumerate(step.operands)
+            self.constant(operand)
+            if operand.buffer == NO_BUFFER
+            else self.parameter(k).advanced(_offset(operand))
+            for k, operand in enumerate(step.operands)
         ]
         first = len(step.operands)
         return operands, [self.parameter(first + k) for k in range(len(step.outputs))]
 
-    def _values(self, inner: Inner) -> list[Location]:
+    def _constant_parameters(self, inner: InnerProgram) -> list[ByteLocation]:
         """Add parameters for the constants of an inner program; their locations."""
-        return [self.parameter(Constant(value, aval_of(value))) for value in inner.values]
+        return [self.parameter(ConstantOperand(value, aval_of(value))) for value in inner.values]
 
-    def _plan(self, plan: Plan, table: Sequence[Location], arena: int) -> None:
+    def _print_plan(
+        self, plan: Plan, argument_locations: Sequence[ByteLocation], arena: int
+    ) -> None:
         """Print the steps of a program, with a barrier after each.
 
         Args:
             plan: plan of the program.
-            table: locations of its inputs, followed by those of its outputs.
-            arena: offset of its buffers in the block's arena.
+            argument_locations: locations of its inputs, followed by those of its outputs.
+            arena: byte offset of its buffers in the block's arena.
         """
-        registers = argument_positions(plan)
+        argument_of = argument_positions(plan)
 
-        def location(buffer: int) -> Location:
-            if buffer in registers:
-                return table[registers[buffer]]
-            return "arena", str(arena + plan.offsets[buffer])
+        def location(buffer: int) -> ByteLocation:
+            if buffer in argument_of:
+                return argument_locations[argument_of[buffer]]
+            return ByteLocation("arena", str(arena + plan.offsets[buffer]))
 
-        def operand_location(operand: Operand) -> Location:
+        def operand_location(operand: StepOperand) -> ByteLocation:
             if operand.buffer == NO_BUFFER:
                 return self.constant(operand)
-            return plus(location(operand.buffer), _offset(operand))
+            return location(operand.buffer).advanced(_offset(operand))
 
         for step in plan.steps:
             if isinstance(step, KernelStep):
@@ -156,11 +188,11 @@ class _Writer(BlockPrinter):
                 start = arena + plan.offsets[step.workspace]
                 (inner, _), spare = workspace_layout(step, start)
                 if step.eqn.primitive.lower.branches is not None:
-                    self._branch(step, operands, outs, inner)
+                    self._print_branch(step, operands, outs, inner)
                 else:
-                    self.loop(step, operands, outs, inner, [("arena", str(at)) for at in spare])
+                    self.loop(_Loop(step, operands, outs, inner), _arena_locations(spare))
 
-    def _kernel_step(self, step: KernelStep, location_of: Callable[[int], Location]) -> None:
+    def _kernel_step(self, step: KernelStep, location_of: Callable[[int], ByteLocation]) -> None:
         if step.kernel.kind == "map" and all(call.points == 0 for call in step.calls):
             return
         for calls in step.launches:
@@ -168,137 +200,122 @@ class _Writer(BlockPrinter):
                 self.call_kernel(call, location_of)
             self.emit("barrier()")
 
-    def _branch(
-        self, step: ProgramStep, operands: list[Location], outs: list[Location], arena: int
+    def _print_branch(
+        self, step: ProgramStep, operands: list[ByteLocation], outs: list[ByteLocation], arena: int
     ) -> None:
         if step.operands[0].aval.dtype != np.dtype(np.int32):
-            raise NotOfOneBlockError("the number of a branch is no int32")
-        aliased = aliasing_outputs(step.eqn, step.programs)
+            raise NotSingleBlockError("the number of a branch is no int32")
+        aliased = output_alias_flags(step.eqn, step.programs)
         separate = [out for out, is_aliased in safe_zip(outs, aliased) if not is_aliased]
         index, last = self.fresh("branch"), len(step.programs) - 1
         self.emit(f"{index} = min(max({self.pointer(operands[0], 'int32')}[0], 0), {last})")
         for k, inner in enumerate(step.programs):
             with self.indented(f"if {index} == {k}:"):
-                table = [*operands[1:], *self._values(inner), *separate]
-                self._plan(inner.plan, table, arena)
+                argument_locations = [*operands[1:], *self._constant_parameters(inner), *separate]
+                self._print_plan(inner.plan, argument_locations, arena)
 
-    def loop(
-        self,
-        step: ProgramStep,
-        operands: list[Location],
-        outs: list[Location],
-        arena: int,
-        spare: Sequence[Location],
-    ) -> None:
+    def loop(self, loop: _Loop, spare: Sequence[ByteLocation]) -> None:
         """Print a loop.
 
         Args:
-            step: the loop.
-            operands, outs: locations of its operands and outputs.
-            arena: offset of its programs' buffers in the block's arena.
+            loop: the loop, without its carries.
             spare: second buffers of the double-buffered carries; the outputs are the first ones.
         """
+        step, outs = loop.step, loop.outs
         form = step.eqn.primitive.lower.form(step.eqn.params)
-        is_scan, first = form.length is not None, form.first_carry
-        aliased, free = aliasing_outputs(step.eqn, step.programs), iter(spare)
+        is_scan = form.length is not None
+        aliased, spare_locations = output_alias_flags(step.eqn, step.programs), iter(spare)
         # Buffers are assigned so that the last iteration of a scan writes the outputs. The trip
         # count of a while_loop is unknown, so it may need a copy at the end.
-        swapped = is_scan and form.length % 2 == 1
-        now: list[Location] = []
-        buffered: list[_Carry] = []
+        is_odd_scan = is_scan and form.length % 2 == 1
+        carry_locations: list[ByteLocation] = []
+        double_buffered: list[_CarryBuffers] = []
         for k in range(carry_count(step.eqn)):
             aval, out = step.eqn.outputs[k].aval, outs[k]
             if aliased[k]:
-                now.append(out)
+                carry_locations.append(out)
                 continue
-            even, odd = (next(free), out) if swapped else (out, next(free))
-            self.copy(operands[first + k], even, aval)
+            other = next(spare_locations)
+            even, odd = (other, out) if is_odd_scan else (out, other)
+            self.copy(loop.operands[form.first_carry + k], even, aval)
             names = self.fresh("carry"), self.fresh("next")
             pointers = self.pointer(even, "uint8"), self.pointer(odd, "uint8")
-            buffered.append(_Carry(*names, *pointers, out, aval))
-            now.append((names[0], "0"))
+            double_buffered.append(_CarryBuffers(*names, *pointers, out, aval))
+            carry_locations.append(ByteLocation(names[0]))
+        loop = replace(loop, carries=carry_locations, double_buffered=double_buffered)
         self.emit("barrier()")
         counter = self.fresh("count")
         self.emit(f"{counter} = np.int64(0)")
         if is_scan:
             with self.indented(f"while {counter} < {form.length}:"):
-                self._select_buffers(buffered, counter)
+                self._select_buffers(double_buffered, counter)
                 index = f"({form.length - 1} - {counter})" if form.reverse else counter
-                self.scan_iteration(form, step, operands, outs, now, buffered, index, arena)
+                self.scan_iteration(form, loop, index)
                 self.emit(f"{counter} += 1")
             return
         with self.indented("while True:"):
-            self._select_buffers(buffered, counter)
-            self._while_iteration(form, step, operands, now, buffered, arena)
+            self._select_buffers(double_buffered, counter)
+            self._while_iteration(form, loop)
             self.emit(f"{counter} += 1")
         with self.indented(f"if {counter} & 1:"):
-            for carry in buffered:
-                self.copy((carry.now, "0"), carry.out, carry.aval)
+            for carry in double_buffered:
+                self.copy(ByteLocation(carry.read_pointer), carry.out, carry.aval)
         self.emit("barrier()")
 
-    def _select_buffers(self, buffered: Sequence[_Carry], counter: str) -> None:
+    def _select_buffers(self, double_buffered: Sequence[_CarryBuffers], counter: str) -> None:
         """Set the pointers of each carry for reading and writing in this iteration."""
-        for carry in buffered:
-            self.emit(f"{carry.now}, {carry.later} = {carry.even}, {carry.odd}")
+        for carry in double_buffered:
+            pointers = f"{carry.read_pointer}, {carry.write_pointer}"
+            self.emit(f"{pointers} = {carry.even_source}, {carry.odd_source}")
             with self.indented(f"if {counter} & 1:"):
-                self.emit(f"{carry.now}, {carry.later} = {carry.odd}, {carry.even}")
+                self.emit(f"{pointers} = {carry.odd_source}, {carry.even_source}")
 
-    def scan_iteration(
-        self,
-        form: ScanForm,
-        step: ProgramStep,
-        operands: list[Location],
-        outs: list[Location],
-        now: list[Location],
-        buffered: Sequence[_Carry],
-        index: str,
-        arena: int,
-    ) -> None:
+    def scan_iteration(self, form: ScanForm, loop: _Loop, index: str) -> None:
         """Print an iteration of a scan.
 
         Args:
-            form, step: the scan.
-            operands, outs, arena: as for ``loop``.
-            now: locations from which the iteration reads the carries.
-            buffered: the double-buffered carries.
+            form, loop: the scan.
             index: integer expression of the index into stacked arrays.
         """
+        step, operands, outs = loop.step, loop.operands, loop.outs
         (inner,) = step.programs
         split = form.num_consts + form.num_carry
         xs = safe_zip(operands[split:], [operand.aval for operand in step.operands[split:]])
         stacked = [var.aval for var in step.eqn.outputs[form.num_carry :]]
         ys = safe_zip(outs[form.num_carry :], stacked)
-        table = [*operands[: form.num_consts], *now]
-        table += [element_location(at, aval.shape, aval.dtype, index) for at, aval in xs]
-        table += [*self._values(inner), *[(carry.later, "0") for carry in buffered]]
-        table += [element_location(at, aval.shape, aval.dtype, index) for at, aval in ys]
-        self._plan(inner.plan, table, arena)
+        inputs = [*operands[: form.num_consts], *loop.carries]
+        inputs += [element_location(at, aval.shape, aval.dtype, index) for at, aval in xs]
+        outputs = [element_location(at, aval.shape, aval.dtype, index) for at, aval in ys]
+        constants = self._constant_parameters(inner)
+        argument_locations = [*inputs, *constants, *loop.new_carries, *outputs]
+        self._print_plan(inner.plan, argument_locations, loop.arena)
 
-    def _while_iteration(
-        self,
-        form: WhileForm,
-        step: ProgramStep,
-        operands: list[Location],
-        now: list[Location],
-        buffered: Sequence[_Carry],
-        arena: int,
-    ) -> None:
-        condition, body = step.programs
+    def _while_iteration(self, form: WhileForm, loop: _Loop) -> None:
+        """Print an iteration of a while_loop, with the break if its condition is false."""
+        condition, body = loop.step.programs
+        operands, carries = loop.operands, loop.carries
         first, split = form.num_condition_consts, form.num_condition_consts + form.num_body_consts
-        proceeds, unused = [("flags", str(self.flags + k)) for k in range(2)]
-        self.flags += 2
-        table = [*operands[:first], *now, *self._values(condition), proceeds]
-        self._plan(condition.plan, table, arena)
-        with self.indented(f"if {self.pointer(proceeds, 'uint8')}[0] == 0:"):
+        condition_flag, unused_flag = [
+            ByteLocation("flags", str(self.flag_bytes + k)) for k in range(2)
+        ]
+        self.flag_bytes += 2
+        constants = self._constant_parameters(condition)
+        argument_locations = [*operands[:first], *carries, *constants, condition_flag]
+        self._print_plan(condition.plan, argument_locations, loop.arena)
+        with self.indented(f"if {self.pointer(condition_flag, 'uint8')}[0] == 0:"):
             self.emit("break")
         # A body that may run one iteration too many gets the condition as an operand.
-        flag = [proceeds] if body.ahead else []
-        later = [(carry.later, "0") for carry in buffered]
-        table = [*operands[:split], *now, *flag, *self._values(body), *later, unused]
-        self._plan(body.plan, table, arena)
+        body_flag = [condition_flag] if body.is_speculative else []
+        inputs = [*operands[:split], *carries, *body_flag, *self._constant_parameters(body)]
+        self._print_plan(body.plan, [*inputs, *loop.new_carries, unused_flag], loop.arena)
         self.emit("barrier()")
 
 
-def _offset(operand: Operand) -> int:
+def _arena_locations(offsets: Sequence[int]) -> list[ByteLocation]:
+    """Locations of byte offsets in the block's arena."""
+    return [ByteLocation("arena", str(offset)) for offset in offsets]
+
+
+def _offset(operand: StepOperand) -> int:
     """Byte offset of an operand's first element in its buffer."""
     return operand.layout.offset * storage_dtype(operand.aval.dtype).itemsize

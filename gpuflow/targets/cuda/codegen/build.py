@@ -4,6 +4,8 @@
 
 The result is bytes that are cached on disk and loaded without importing Numba. The CUDA driver
 never receives PTX, and Numba's dispatcher never launches anything.
+
+Tests: tests/targets/cuda/test_cuda_build.py.
 """
 
 from __future__ import annotations
@@ -16,7 +18,7 @@ from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from functools import partial
 from types import ModuleType, SimpleNamespace
-from typing import Any
+from typing import Any, NamedTuple
 
 from gpuflow.base.records import record
 from gpuflow.targets.cuda.codegen.source_kernel import kernel_function
@@ -32,20 +34,20 @@ OLDEST_COMPUTE_CAPABILITY = (8, 0)
 
 
 @record
-class Touched:
-    """An array that a kernel accesses, for checks of memory accesses.
+class KernelArrayAccess:
+    """An array that a user's kernel accesses, for checks of memory accesses.
 
     Attributes:
         slot: index of its address in the argument block.
-        count: size in bytes.
-        what: name in messages.
-        is_read: it is initialized when the kernel starts.
-        is_written: the kernel writes all of its elements; if False, it writes none.
+        byte_count: size of the array in bytes.
+        label: name of the array in messages, such as "output 0".
+        is_read: whether it is initialized when the kernel starts.
+        is_written: whether the kernel writes all of its elements; if False, it writes none.
     """
 
     slot: int
-    count: int
-    what: str
+    byte_count: int
+    label: str
     is_read: bool
     is_written: bool
 
@@ -93,7 +95,7 @@ def build_cuda(
         lineinfo: whether to map instructions to lines of the source.
 
     Raises:
-        CudaBuildError: if NVVM, ``normalise_ptx`` or nvJitLink rejects the kernel, or the GPU is
+        CudaBuildError: if NVVM, ``normalize_ptx`` or nvJitLink rejects the kernel, or the GPU is
             older than ``OLDEST_COMPUTE_CAPABILITY``.
         CudaToolchainError: if packages are missing.
     """
@@ -103,23 +105,25 @@ def build_cuda(
             f"{compute_capability[0]}.{compute_capability[1]}. "
             "Fix: use a newer GPU, or GPUFLOW_PLATFORM=cpu."
         )
-    written_for = min(compute_capability, newest_ptx or compute_capability)
-    raw = compile_ptx(source, entry, signature, written_for, launch_bounds, lineinfo)
-    return linked(normalise_ptx(raw, entry), entry, compute_capability)
+    ptx_capability = min(compute_capability, newest_ptx or compute_capability)
+    raw_ptx = compile_ptx(source, entry, signature, ptx_capability, launch_bounds, lineinfo)
+    return link_kernel(normalize_ptx(raw_ptx, entry), entry, compute_capability)
 
 
-def linked(ptx: str, entry: str, compute_capability: tuple[int, int]) -> CudaObject:
-    """Assemble the kernel ``entry`` of a PTX text for one architecture.
+def link_kernel(ptx: str, entry: str, compute_capability: tuple[int, int]) -> CudaObject:
+    """Assemble the kernel ``entry`` of a self-contained PTX text for one architecture.
 
     Raises:
         CudaBuildError: if nvJitLink rejects it.
     """
-    ptx, cubin, log = link_ptx(ptx, f"sm_{compute_capability[0]}{compute_capability[1]}")
-    return CudaObject(ptx, cubin, entry, *read_link_report(log))
+    linked = link_ptx(ptx, f"sm_{compute_capability[0]}{compute_capability[1]}")
+    return CudaObject(linked.ptx, linked.cubin, entry, *read_link_report(linked.log))
 
 
-_REFUSED_NAME = "Symbol name with unsupported characters"
+# Text of NVVM's error about a symbol name, see ``_ptx_with_lineinfo``.
+_INVALID_SYMBOL_MESSAGE = "Symbol name with unsupported characters"
 _LABEL = re.compile(r"\$L__BB\w+")
+# Serializes compilations, because ``_without_device`` patches a module of numba-cuda.
 _COMPILE_LOCK = threading.Lock()
 
 
@@ -185,7 +189,7 @@ def _ptx_with_lineinfo(build: Callable[..., Any]) -> str:
     try:
         ptx = build(lineinfo=True)[0]
     except Exception as error:
-        if _REFUSED_NAME not in f"{error} {_log_of_nvvm(error)}":
+        if _INVALID_SYMBOL_MESSAGE not in f"{error} {_log_of_nvvm(error)}":
             raise
     else:
         if not _missing_labels(ptx):
@@ -194,6 +198,7 @@ def _ptx_with_lineinfo(build: Callable[..., Any]) -> str:
 
 
 def _ptx_without_lineinfo(build: Callable[..., Any]) -> str:
+    """The PTX without line information; raises CudaBuildError if labels are missing."""
     ptx = build(lineinfo=False)[0]
     missing = _missing_labels(ptx)
     if missing:
@@ -231,6 +236,7 @@ def _readable_source(filename: str, source: str) -> Iterator[str]:
 
 
 def _numba_type(types: ModuleType, name: str) -> Any:
+    """The Numba type of a parameter, from the notation of ``build_cuda``."""
     if name.startswith("*"):
         return types.CPointer(getattr(types, name[1:]))
     return getattr(types, name)
@@ -243,8 +249,8 @@ def _without_device(dispatcher: Any, compute_capability: tuple[int, int]) -> Ite
     Numba queries it for its architecture. That fails without a GPU, and with one gives the
     architecture of that GPU instead of the target's. Callers must hold ``_COMPILE_LOCK``.
     """
-    real = getattr(dispatcher, "get_current_device", None)
-    if real is None:
+    original = getattr(dispatcher, "get_current_device", None)
+    if original is None:
         raise CudaBuildError(
             "[cuda build] numba.cuda.dispatcher must have get_current_device; this version of "
             "numba-cuda has not. Fix: install the version that gpuflow's cuda13 extra pins."
@@ -254,7 +260,7 @@ def _without_device(dispatcher: Any, compute_capability: tuple[int, int]) -> Ite
     try:
         yield
     finally:
-        dispatcher.get_current_device = real
+        dispatcher.get_current_device = original
 
 
 def _check_target(ptx: str, compute_capability: tuple[int, int]) -> None:
@@ -268,7 +274,7 @@ def _check_target(ptx: str, compute_capability: tuple[int, int]) -> None:
         )
 
 
-def normalise_ptx(ptx: str, entry: str, keep_file: bool = False) -> str:
+def normalize_ptx(ptx: str, entry: str, keep_file: bool = False) -> str:
     """Normalize PTX so that it depends on the source alone: equal kernels have equal text.
 
     Numba's mangled names contain a count of the process's compilations, and Numba declares an
@@ -310,31 +316,46 @@ def check_self_contained(ptx: str) -> None:
         )
 
 
-def link_ptx(ptx: str, architecture: str) -> tuple[str, bytes, str]:
-    """Assemble PTX into a cubin with nvJitLink.
+class LinkedPtx(NamedTuple):
+    """The result of the linker.
+
+    Attributes:
+        ptx: the PTX that was linked; its version may differ from that of the input.
+        cubin: machine code.
+        log: nvJitLink's log, which ``read_link_report`` parses.
+    """
+
+    ptx: str
+    cubin: bytes
+    log: str
+
+
+def link_ptx(ptx: str, architecture: str) -> LinkedPtx:
+    """Assemble PTX into a cubin with nvJitLink, for an architecture such as "sm_90".
 
     NVVM may be newer than nvJitLink, and then declare a PTX version that the linker rejects. The
     kernels use no new feature, so a second try declares the version that the error names.
 
-    Returns:
-        The PTX that was linked, the cubin, and the linker's log.
+    Raises:
+        CudaBuildError: if the linker rejects the PTX.
     """
     try:
-        return ptx, *_link_once(ptx, architecture)
+        return LinkedPtx(ptx, *_link_once(ptx, architecture))
     except Exception as error:
-        refused = re.search(
+        match = re.search(
             r"Unsupported \.version [\d.]+; current version is '([\d.]+)'", str(error)
         )
-        if refused is None:
+        if match is None:
             raise CudaBuildError(
                 f"[cuda build] nvJitLink must accept the kernel for {architecture}; got {error}. "
                 "Fix: check that the nvidia-nvvm and nvidia-nvjitlink wheels match."
             ) from error
-        older = re.sub(r"\.version [\d.]+", f".version {refused[1]}", ptx, count=1)
-        return older, *_link_once(older, architecture)
+        older_ptx = re.sub(r"\.version [\d.]+", f".version {match[1]}", ptx, count=1)
+        return LinkedPtx(older_ptx, *_link_once(older_ptx, architecture))
 
 
 def _link_once(ptx: str, architecture: str) -> tuple[bytes, str]:
+    """The cubin of a PTX text, and nvJitLink's log; raises the linker's own errors."""
     core = load_linker()
     # Line information is for readers of the PTX; it would make the machine code larger.
     ptx = re.sub(r"^[ \t]*\.(loc|file)\b[^\n]*$", "", ptx, flags=re.MULTILINE)
@@ -344,8 +365,22 @@ def _link_once(ptx: str, architecture: str) -> tuple[bytes, str]:
     return cubin, linker.get_info_log()
 
 
-def read_link_report(log: str) -> tuple[int, int, int]:
-    """Parse nvJitLink's log: registers per thread, bytes of spills and of static shared memory.
+class LinkReport(NamedTuple):
+    """Resource usage of a kernel, by nvJitLink's log.
+
+    Attributes:
+        registers: registers per thread.
+        spill_bytes: bytes stored and loaded by register spills.
+        shared_bytes: static shared memory per block.
+    """
+
+    registers: int
+    spill_bytes: int
+    shared_bytes: int
+
+
+def read_link_report(log: str) -> LinkReport:
+    """Parse nvJitLink's log.
 
     The first entry has the kernel's own shared memory. Later ones may count 1024 bytes more, which
     CUDA reserves in each block from sm_90 on. They do not count towards a block's limit.
@@ -362,4 +397,4 @@ def read_link_report(log: str) -> tuple[int, int, int]:
             "Fix: install the nvidia-nvjitlink that gpuflow's cuda13 extra pins."
         )
     spill_bytes = sum(int(stores) + int(loads) for stores, loads in spills)
-    return int(registers[1]), spill_bytes, int(shared[1]) if shared else 0
+    return LinkReport(int(registers[1]), spill_bytes, int(shared[1]) if shared else 0)

@@ -1,4 +1,7 @@
-"""Disassemble built kernels with NVIDIA's nvdisasm; only tests and reports use it."""
+"""Disassemble built kernels with NVIDIA's nvdisasm; only tests and reports use it.
+
+Tests: tests/perf/test_sass.py.
+"""
 
 from __future__ import annotations
 
@@ -11,6 +14,7 @@ from pathlib import Path
 
 from gpuflow.base.caches import cache
 
+# The command that installs nvdisasm.
 INSTALL = "pip install nvidia-cuda-nvdisasm"
 
 
@@ -25,11 +29,12 @@ def disassembler() -> str | None:
     return shutil.which("nvdisasm")
 
 
-def disassembled(cubin: bytes) -> list[str]:
+def disassemble(cubin: bytes) -> list[str]:
     """The SASS instructions of a cubin, with their operands, in order.
 
     Raises:
         FileNotFoundError: if nvdisasm is not installed.
+        subprocess.CalledProcessError: if it rejects the cubin.
     """
     tool = disassembler()
     if tool is None:
@@ -39,5 +44,7 @@ def disassembled(cubin: bytes) -> list[str]:
     with tempfile.TemporaryDirectory() as folder:
         path = Path(folder) / "kernel.cubin"
         path.write_bytes(cubin)
-        done = subprocess.run([tool, "-c", str(path)], capture_output=True, text=True, check=True)
-    return re.findall(r"/\*[0-9a-f]{4,}\*/\s+(.*?)\s*;", done.stdout)
+        completed = subprocess.run(
+            [tool, "-c", str(path)], capture_output=True, text=True, check=True
+        )
+    return re.findall(r"/\*[0-9a-f]{4,}\*/\s+(.*?)\s*;", completed.stdout)

@@ -5,6 +5,8 @@
 
 The text is the cache key, so a kernel is built once for each set of constants.
 kernels/language.py defines the allowed constructs.
+
+Tests: tests/targets/cuda/test_handwritten.py.
 """
 
 from __future__ import annotations
@@ -19,27 +21,28 @@ from typing import Any
 
 from gpuflow.base.caches import lru_cache
 from gpuflow.base.records import record
-from gpuflow.compiler.cache.kernel_cache import Entry, KernelCache, cache_key
+from gpuflow.compiler.cache.kernel_cache import CacheEntry, KernelCache, cache_key
 from gpuflow.compiler.debugging import show
 from gpuflow.targets.cuda.codegen.build import CudaObject, build_cuda
-from gpuflow.targets.cuda.codegen.cached import cache_key_inputs, entry_of, object_of
+from gpuflow.targets.cuda.codegen.cached_builds import cache_key_inputs, entry_of, object_of
 from gpuflow.targets.parsing import names_in, parsed
 
 Scalar = int | float | bool
 LaunchBounds = int | tuple[int, int] | None
 
 _HEAD = """# Handwritten CUDA kernel: kernels/{module}.py, with
-{numbers}
+{constants}
 import math
 
 import numpy as np"""
-_UNROLLED = "unrolled"
+_UNROLLED = "unrolled"  # name of the range in kernels/language.py whose loops are unrolled
 # Name of the constant that sets the dynamic shared memory of a block, in bytes.
 SHARED_BYTES = "SHARED_BYTES"
 # PTX is generated for this architecture at most: NVVM's optimizer for sm_100 and above does not
 # unroll long loops over arrays in registers, and so puts these arrays into memory.
-_NEWEST_PTX = (9, 0)
-_FOLDED = (ast.Name, ast.BinOp, ast.UnaryOp, ast.BoolOp, ast.Compare)
+_NEWEST_PTX_CAPABILITY = (9, 0)
+# Expressions that are folded if they are constant.
+_FOLDABLE = (ast.Name, ast.BinOp, ast.UnaryOp, ast.BoolOp, ast.Compare)
 
 
 @record
@@ -74,14 +77,14 @@ def build_handwritten(
         signature: one type per parameter: ``"int64"``, or ``"*float32"`` for a pointer.
         constants: values of names in the kernel and the functions that it calls.
         launch_bounds: most threads per block, or (threads, blocks per multiprocessor).
-        cache, compute_capability: as for ``cached.compile_cuda``.
+        cache, compute_capability: as for ``cached_builds.compile_cuda``.
 
     Raises:
         CudaBuildError: as ``build_cuda``.
         CudaToolchainError: if the kernel must be built and packages are missing.
     """
     build = handwritten_build(kernel, signature, constants, launch_bounds, compute_capability)
-    return _loaded(build, int(constants.get(SHARED_BYTES, 0)), cache)
+    return _load_or_build(build, int(constants.get(SHARED_BYTES, 0)), cache)
 
 
 def build_text(
@@ -104,7 +107,7 @@ def build_text(
         lineinfo: as for ``build_cuda``.
     """
     build = _text_build(text, name, signature, launch_bounds, compute_capability, lineinfo)
-    return _loaded(build, shared_bytes, cache)
+    return _load_or_build(build, shared_bytes, cache)
 
 
 @record
@@ -125,7 +128,7 @@ class TextBuild:
     compute_capability: tuple[int, int]
     lineinfo: bool
 
-    def entry(self) -> Entry:
+    def entry(self) -> CacheEntry:
         """Build the kernel and return its cache entry."""
         show(4, f"source {self.name}", lambda: self.text)
         built = build_cuda(
@@ -134,7 +137,7 @@ class TextBuild:
             self.signature,
             self.compute_capability,
             self.launch_bounds,
-            _NEWEST_PTX,
+            _NEWEST_PTX_CAPABILITY,
             self.lineinfo,
         )
         return entry_of(built, self.text)
@@ -161,17 +164,17 @@ def _text_build(
     compute_capability: tuple[int, int],
     lineinfo: bool,
 ) -> TextBuild:
-    how = (name, *signature, str(launch_bounds), str(_NEWEST_PTX))
-    key = cache_key(text, (*cache_key_inputs(compute_capability), "handwritten", *how))
+    options = (name, *signature, str(launch_bounds), str(_NEWEST_PTX_CAPABILITY))
+    key = cache_key(text, (*cache_key_inputs(compute_capability), "handwritten", *options))
     return TextBuild(key, text, name, tuple(signature), launch_bounds, compute_capability, lineinfo)
 
 
-def _loaded(build: TextBuild, shared_bytes: int, cache: KernelCache) -> HandwrittenKernel:
+def _load_or_build(build: TextBuild, shared_bytes: int, cache: KernelCache) -> HandwrittenKernel:
     def load() -> HandwrittenKernel:
         built = object_of(cache.get(build.key, build.entry))
         return HandwrittenKernel(build.text, build.signature, built, shared_bytes)
 
-    return cache.once(build.key, load)
+    return cache.load_once(build.key, load)
 
 
 @lru_cache(1024)
@@ -190,33 +193,40 @@ def kernel_source(
         kernel, constants: as for ``build_handwritten``.
         is_device: whether ``kernel`` becomes a device function as well.
     """
-    values: dict[str, Scalar] = dict(constants)
-    trees: dict[Any, ast.FunctionDef] = {}
-    _collect(kernel, values, trees)
-    texts = []
-    for function, tree in trees.items():
-        mark = "" if function is kernel and not is_device else "@device_function\n"
-        texts.append(mark + ast.unparse(ast.fix_missing_locations(tree)))
-    listing = [f"#   {name} = {value!r}" for name, value in sorted(values.items())]
-    head = _HEAD.format(module=kernel.__module__.rpartition(".")[2], numbers="\n".join(listing))
-    return "\n\n\n".join([head, *texts]) + "\n"
+    all_constants: dict[str, Scalar] = dict(constants)
+    functions: dict[Any, ast.FunctionDef] = {}
+    _collect_functions(kernel, all_constants, functions)
+    function_texts = []
+    for function, tree in functions.items():
+        decorator = "" if function is kernel and not is_device else "@device_function\n"
+        function_texts.append(decorator + ast.unparse(ast.fix_missing_locations(tree)))
+    constant_lines = [f"#   {name} = {value!r}" for name, value in sorted(all_constants.items())]
+    module = kernel.__module__.rpartition(".")[2]
+    head = _HEAD.format(module=module, constants="\n".join(constant_lines))
+    return "\n\n\n".join([head, *function_texts]) + "\n"
 
 
-def _collect(function: Any, values: dict[str, Scalar], trees: dict[Any, ast.FunctionDef]) -> None:
-    """Add a function to ``trees``, after those it calls, and its global constants to ``values``."""
+def _collect_functions(
+    function: Any, constants: dict[str, Scalar], functions: dict[Any, ast.FunctionDef]
+) -> None:
+    """Add a function to ``functions``, after those it calls, and its globals to ``constants``.
+
+    Given constants take precedence over globals of the same name. Functions must not be recursive.
+    """
     tree, names = _tree(function), function.__globals__
     for name in names_in(tree):
         if isinstance(names.get(name), Scalar):
-            values.setdefault(name, names[name])
-    tree = _Unroller(values).visit(tree)
+            constants.setdefault(name, names[name])
+    tree = _Unroller(constants).visit(tree)
     for name in sorted(names_in(tree)):
         value = names.get(name)
-        if isinstance(value, FunctionType) and value is not function and value not in trees:
-            _collect(value, values, trees)
-    trees[function] = tree
+        if isinstance(value, FunctionType) and value is not function and value not in functions:
+            _collect_functions(value, constants, functions)
+    functions[function] = tree
 
 
 def _tree(function: FunctionType) -> ast.FunctionDef:
+    """The syntax tree of a function, without annotations and decorators."""
     (tree,) = parsed(textwrap.dedent(inspect.getsource(function))).body
     assert isinstance(tree, ast.FunctionDef), function
     tree.returns, tree.decorator_list = None, []
@@ -228,8 +238,8 @@ def _tree(function: FunctionType) -> ast.FunctionDef:
 class _Unroller(ast.NodeTransformer):
     """Partial evaluation: unrolls ``unrolled`` loops, drops dead branches, folds constants."""
 
-    def __init__(self, values: Mapping[str, Scalar]) -> None:
-        self._values = values
+    def __init__(self, constants: Mapping[str, Scalar]) -> None:
+        self._constants = constants
 
     def visit_For(self, node: ast.For) -> ast.AST | list[ast.stmt]:
         """Replace a loop over ``unrolled(...)`` by copies of its body."""
@@ -239,58 +249,59 @@ class _Unroller(ast.NodeTransformer):
         assert isinstance(node.target, ast.Name), ast.unparse(node)
         copies: list[ast.stmt] = []
         for value in range(*[self._value(argument) for argument in call.args]):
-            inner = _Unroller({**self._values, node.target.id: value})
+            inner = _Unroller({**self._constants, node.target.id: value})
             copies += inner.statements(copy.deepcopy(node.body))
         return copies or [ast.Pass()]
 
     def visit_BoolOp(self, node: ast.BoolOp) -> ast.expr:
         """Drop constant operands of ``and`` and ``or``."""
-        settles = isinstance(node.op, ast.Or)
+        absorbing = isinstance(node.op, ast.Or)
         remaining: list[ast.expr] = []
         for operand in node.values:
             operand = self.visit(operand)
             if not isinstance(operand, ast.Constant):
                 remaining.append(operand)
-            elif bool(operand.value) == settles:
-                remaining.append(ast.Constant(settles))
+            elif bool(operand.value) == absorbing:
+                remaining.append(ast.Constant(absorbing))
                 break
         if len(remaining) < 2 or isinstance(remaining[0], ast.Constant):
-            return remaining[0] if remaining else ast.Constant(not settles)
+            return remaining[0] if remaining else ast.Constant(not absorbing)
         return ast.BoolOp(node.op, remaining)
 
     def visit_If(self, node: ast.If) -> ast.AST | list[ast.stmt]:
-        """Replace a branch with a constant test by its taken side."""
+        """Replace a branch with a constant test by the side that runs."""
         node.test = self.visit(node.test)
         if not self._is_constant(node.test):
             return self.generic_visit(node)
-        taken = node.body if self._value(node.test) else node.orelse
-        return self.statements(taken) or [ast.Pass()]
+        selected = node.body if self._value(node.test) else node.orelse
+        return self.statements(selected) or [ast.Pass()]
 
     def visit(self, node: ast.AST) -> Any:
         """Fold an expression of constants into a literal; other nodes as usual."""
-        if isinstance(node, _FOLDED) and self._is_constant(node):
+        if isinstance(node, _FOLDABLE) and self._is_constant(node):
             value = self._value(node)
             return ast.Constant(value) if isinstance(value, Scalar) else node
         return super().visit(node)
 
     def statements(self, body: list[ast.stmt]) -> list[ast.stmt]:
         """Visit the statements of a body; each may become several."""
-        unrolled: list[ast.stmt] = []
+        visited: list[ast.stmt] = []
         for statement in body:
-            new = self.visit(statement)
-            unrolled += new if isinstance(new, list) else [new]
-        return unrolled
+            replacement = self.visit(statement)
+            visited += replacement if isinstance(replacement, list) else [replacement]
+        return visited
 
     def _is_constant(self, node: ast.expr) -> bool:
         """Whether an expression has only names of constants, no calls, subscripts or attributes."""
         nodes = list(ast.walk(node))
-        return names_in(node) <= set(self._values) and not any(
-            isinstance(one, ast.Call | ast.Subscript | ast.Attribute)
-            or isinstance(getattr(one, "ctx", None), ast.Store)
-            for one in nodes
+        return names_in(node) <= set(self._constants) and not any(
+            isinstance(child, ast.Call | ast.Subscript | ast.Attribute)
+            or isinstance(getattr(child, "ctx", None), ast.Store)
+            for child in nodes
         )
 
     def _value(self, node: ast.expr) -> Any:
+        """The value of an expression that ``_is_constant`` accepts."""
         expression = ast.fix_missing_locations(ast.Expression(node))
         code = compile(expression, "<constant>", "eval")
-        return eval(code, {"__builtins__": {}}, dict(self._values))
+        return eval(code, {"__builtins__": {}}, dict(self._constants))

@@ -5,6 +5,8 @@
 
 Numba types every statement of a Python function, which takes most of the time of a build. Here
 Numba types only the call of the intrinsic. See docs/design/0048-cuda-emitter.md.
+
+Tests: tests/targets/cuda/test_source_kernel.py.
 """
 
 from __future__ import annotations
@@ -14,9 +16,14 @@ from collections.abc import Callable, Sequence
 from typing import Any
 
 from gpuflow.base.records import record
-from gpuflow.targets.cuda.codegen.function_emitter import FunctionEmitter, Types
+from gpuflow.targets.cuda.codegen.function_emitter import FunctionEmitter, VariableTypes
 from gpuflow.targets.cuda.codegen.intrinsics.namespace import source_namespace
-from gpuflow.targets.cuda.codegen.numba_ops import NumbaOps, Operand, Typed, Unsupported
+from gpuflow.targets.cuda.codegen.numba_ops import (
+    NumbaOps,
+    Operand,
+    TypedValue,
+    UnsupportedConstruct,
+)
 from gpuflow.targets.cuda.codegen.toolchain import CudaBuildError, NumbaCuda
 from gpuflow.targets.parsing import parsed
 
@@ -29,19 +36,21 @@ def kernel_function(
     Args:
         tools: modules of numba-cuda.
         source: text of the module.
-        entry: name of the kernel in the module.
+        entry: name of the kernel in the module, which must define it.
         filename: file name for the line information of the PTX.
+
+    Compiling the function raises CudaBuildError if the source has an unsupported construct.
     """
-    text = _SourceText(tools, source, filename)
-    node = text.functions[entry]
+    module = _ParsedModule(tools, source, filename)
+    node = module.functions[entry]
 
     def define(typing: Any, *kinds: Any) -> Operand:
         def emit(context: Any, builder: Any, signature: Any, args: Sequence[Any]) -> Operand:
-            values = [Typed(kind, value) for kind, value in zip(kinds, args, strict=True)]
+            values = [TypedValue(kind, value) for kind, value in zip(kinds, args, strict=True)]
             ops = NumbaOps(tools, typing, context, builder)
             try:
-                _EmittedModule(text, ops).emit_kernel(node, values)
-            except Unsupported as error:
+                _ModuleEmitter(module, ops).emit_kernel(node, values)
+            except UnsupportedConstruct as error:
                 raise CudaBuildError(
                     f"[cuda build] {entry} must be of constructs that function_emitter.py emits; "
                     f"got {error}. Fix: report the printed source."
@@ -60,7 +69,7 @@ def kernel_function(
     return scope[entry]
 
 
-class _SourceText:
+class _ParsedModule:
     """The parsed text of a printed module.
 
     Attributes:
@@ -70,10 +79,11 @@ class _SourceText:
 
     def __init__(self, tools: NumbaCuda, source: str, filename: str) -> None:
         statements = parsed(source).body
-        self.functions = {one.name: one for one in statements if isinstance(one, ast.FunctionDef)}
+        functions = [node for node in statements if isinstance(node, ast.FunctionDef)]
+        self.functions = {node.name: node for node in functions}
         self.names = source_namespace(tools)
-        others: list[ast.stmt] = [x for x in statements if not isinstance(x, ast.FunctionDef)]
-        exec(compile(ast.Module(others, []), filename, "exec"), self.names)
+        definitions: list[ast.stmt] = [node for node in statements if node not in functions]
+        exec(compile(ast.Module(definitions, []), filename, "exec"), self.names)
 
 
 @record
@@ -82,30 +92,30 @@ class _DeviceFunction:
 
     Attributes:
         function: llvmlite's function.
-        result: Numba type of the result, a tuple of types, or None.
+        result_types: Numba type of the result, a nested tuple of types, or None.
     """
 
     function: Any
-    result: Any
+    result_types: Any
 
 
-class _EmittedModule:
+class _ModuleEmitter:
     """Emits the kernel of a module, and LLVM functions for the device functions it calls."""
 
-    def __init__(self, text: _SourceText, ops: NumbaOps) -> None:
-        self.names, self._functions, self._ops = text.names, text.functions, ops
+    def __init__(self, module: _ParsedModule, ops: NumbaOps) -> None:
+        self.names, self._functions, self._ops = module.names, module.functions, ops
         self._emitted: dict[Any, _DeviceFunction | None] = {}  # None: in progress
 
     def has_function(self, name: str) -> bool:
         """Whether the text defines a device function."""
         return name in self._functions
 
-    def emit_kernel(self, node: ast.FunctionDef, arguments: Sequence[Typed]) -> None:
+    def emit_kernel(self, node: ast.FunctionDef, arguments: Sequence[TypedValue]) -> None:
         """Emit a kernel into Numba's function, with line information if that function has any."""
         builder = self._ops.builder
-        location, state = builder.debug_metadata, _State(builder)
+        location, checkpoint = builder.debug_metadata, _BuilderCheckpoint(builder)
         scope = None if location is None else dict(location.operands)["scope"]
-        types: Types = {}
+        types: VariableTypes = {}
         merged: set[str] = set()
         while True:
             emitter = FunctionEmitter(self, self._ops, types, merged, scope)
@@ -113,49 +123,51 @@ class _EmittedModule:
             builder.debug_metadata = location
             if not emitter.must_repeat:
                 return
-            state.restore()
+            checkpoint.restore()
 
     def call(self, ops: NumbaOps, name: str, arguments: Sequence[Any]) -> Operand:
         """Emit a call of a device function, and the function before its first call.
 
         Python scalars are passed as typed constants. Types are part of the signature.
         """
-        values = [_typed(ops, one) for one in arguments]
-        key = name, tuple([_kinds(one) for one in values])
+        values = [_as_typed(ops, argument) for argument in arguments]
+        key = name, tuple([_types_of(value) for value in values])
         if key not in self._emitted:
             self._emitted[key] = None
             self._emitted[key] = self._emit(name, values)
-        called = self._emitted[key]
-        if called is None:
-            raise Unsupported(f"the function {name}, which calls itself")
-        result = ops.builder.call(called.function, [one.value for one in _flat(values)])
-        return _unpacked(ops, called.result, iter(_results(ops, called, result)))
+        callee = self._emitted[key]
+        if callee is None:
+            raise UnsupportedConstruct(f"the function {name}, which calls itself")
+        result = ops.builder.call(callee.function, [leaf.value for leaf in _leaves(values)])
+        returned = iter(_returned_values(ops, callee, result))
+        return _nested_like(ops, callee.result_types, returned)
 
     def _emit(self, name: str, values: Sequence[Any]) -> _DeviceFunction:
+        """Emit a device function for arguments of the types of ``values``."""
         ir, context, module = self._ops.ir, self._ops.context, self._ops.builder.module
-        kinds = [context.get_value_type(one.kind) for one in _flat(values)]
-        void = ir.FunctionType(ir.VoidType(), kinds)
-        function = ir.Function(module, void, module.get_unique_name(name))
+        llvm_types = [context.get_value_type(leaf.numba_type) for leaf in _leaves(values)]
+        function_type = ir.FunctionType(ir.VoidType(), llvm_types)  # ``_return`` sets the result
+        function = ir.Function(module, function_type, module.get_unique_name(name))
         function.linkage = "internal"
         parameters = iter(function.args)
-        arguments = [_parameter(one, parameters) for one in values]
-        types: Types = {}
+        arguments = [_as_parameters(value, parameters) for value in values]
+        types: VariableTypes = {}
         merged: set[str] = set()
         while True:
             function.blocks.clear()
             builder = ir.IRBuilder(function.append_basic_block("entry"))
-            ops = self._ops.at(builder)
+            ops = self._ops.with_builder(builder)
             emitter = FunctionEmitter(self, ops, types, merged, None)
             result = emitter.run(self._functions[name], arguments)
             if not emitter.must_repeat:
                 break
-        result = _typed(ops, result)
+        result = _as_typed(ops, result)
         self._return(ops, function, result)
-        return _DeviceFunction(function, _kinds(result))
+        return _DeviceFunction(function, _types_of(result))
 
     def _return(self, ops: NumbaOps, function: Any, result: Any) -> None:
         """Return ``result`` from a function, and set its return type, unknown until then."""
-        values = [one.value for one in _flat([result])]
+        values = [leaf.value for leaf in _leaves([result])]
         if not values:
             ops.builder.ret_void()
             return
@@ -169,7 +181,7 @@ class _EmittedModule:
         function.return_value = type(function.return_value)(function, kind)
 
 
-class _State:
+class _BuilderCheckpoint:
     """A checkpoint of an IR builder, to which a repeated emission of the kernel returns."""
 
     def __init__(self, builder: Any) -> None:
@@ -188,48 +200,52 @@ class _State:
 # --- values of nested tuples ------------------------------------------------------------------
 
 
-def _typed(ops: NumbaOps, value: Any) -> Operand:
-    """The value with its Python scalars as Typed constants."""
+def _as_typed(ops: NumbaOps, value: Any) -> Operand:
+    """The value with its Python scalars as constant TypedValues."""
     if isinstance(value, tuple):
-        return tuple([_typed(ops, one) for one in value])
+        return tuple([_as_typed(ops, element) for element in value])
     return ops.typed(value) if isinstance(value, int | float) else value
 
 
-def _kinds(value: Any) -> Operand:
+def _types_of(value: Any) -> Operand:
+    """The value with each TypedValue replaced by its Numba type."""
     if isinstance(value, tuple):
-        return tuple([_kinds(one) for one in value])
-    return value.kind if isinstance(value, Typed) else value
+        return tuple([_types_of(element) for element in value])
+    return value.numba_type if isinstance(value, TypedValue) else value
 
 
-def _flat(values: Sequence[Any]) -> list[Typed]:
-    """The Typed leaves of nested tuples."""
-    found: list[Typed] = []
-    for one in values:
-        if isinstance(one, tuple):
-            found += _flat(one)
-        elif isinstance(one, Typed):
-            found.append(one)
-    return found
+def _leaves(values: Sequence[Any]) -> list[TypedValue]:
+    """The TypedValues in nested tuples, in order."""
+    leaves: list[TypedValue] = []
+    for value in values:
+        if isinstance(value, tuple):
+            leaves += _leaves(value)
+        elif isinstance(value, TypedValue):
+            leaves.append(value)
+    return leaves
 
 
-def _parameter(value: Any, parameters: Any) -> Operand:
-    """The value with each Typed replaced by the next parameter of the function."""
+def _as_parameters(value: Any, parameters: Any) -> Operand:
+    """The value with each TypedValue replaced by the next parameter of the function."""
     if isinstance(value, tuple):
-        return tuple([_parameter(one, parameters) for one in value])
-    return Typed(value.kind, next(parameters)) if isinstance(value, Typed) else value
+        return tuple([_as_parameters(element, parameters) for element in value])
+    if not isinstance(value, TypedValue):
+        return value
+    return TypedValue(value.numba_type, next(parameters))
 
 
-def _results(ops: NumbaOps, called: _DeviceFunction, result: Any) -> list[Any]:
-    kind = called.function.ftype.return_type
+def _returned_values(ops: NumbaOps, callee: _DeviceFunction, result: Any) -> list[Any]:
+    """The members of the struct that a call returned; empty if it returned nothing."""
+    kind = callee.function.ftype.return_type
     if isinstance(kind, ops.ir.VoidType):
         return []
     return [ops.builder.extract_value(result, k) for k in range(len(kind.elements))]
 
 
-def _unpacked(ops: NumbaOps, kinds: Any, results: Any) -> Operand:
-    """Results of a call, nested as ``kinds`` are."""
-    if kinds is None:
+def _nested_like(ops: NumbaOps, types: Any, results: Any) -> Operand:
+    """Results of a call, nested as ``types`` are."""
+    if types is None:
         return None
-    if isinstance(kinds, tuple):
-        return tuple([_unpacked(ops, one, results) for one in kinds])
-    return Typed(kinds, next(results))
+    if isinstance(types, tuple):
+        return tuple([_nested_like(ops, element, results) for element in types])
+    return TypedValue(types, next(results))

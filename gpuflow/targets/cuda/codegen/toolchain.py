@@ -1,6 +1,8 @@
 """Check and import the third-party packages that compile CUDA kernels.
 
 Only builds need them: cached kernels run without any of these packages.
+
+Tests: tests/targets/cuda/test_cuda_toolchain.py.
 """
 
 from __future__ import annotations
@@ -20,7 +22,7 @@ from gpuflow.compiler.cache.versions import version_of
 
 # Series of numba: the series of numba-cuda that works with it. The packages do not declare it;
 # pyproject.toml pins them.
-_PAIRS = {"0.68": "0.30", "0.63": "0.24", "0.62": "0.22"}
+_COMPATIBLE_SERIES = {"0.68": "0.30", "0.63": "0.24", "0.62": "0.22"}
 # The installation needs neither a GPU nor a driver.
 INSTALL = 'pip install "numba>=0.68.1,<0.69" "numba-cuda[cu13]>=0.30.4,<0.31"'
 # The compiler from LLVM to PTX and the linker from PTX to machine code, by cuda.pathfinder's names.
@@ -57,15 +59,19 @@ class NumbaCuda:
 
 
 def pair_fault(numba: str, numba_cuda: str) -> str:
-    """Why these versions of numba and numba-cuda are incompatible; "" if they are compatible."""
+    """Why these versions of numba and numba-cuda are incompatible; "" if they are compatible.
+
+    ``numba_cuda`` is "none" if it is not installed.
+    """
     if numba_cuda == "none":
         return f"numba {numba} without numba-cuda"
-    if _PAIRS.get(_series(numba)) != _series(numba_cuda):
+    if _COMPATIBLE_SERIES.get(_series(numba)) != _series(numba_cuda):
         return f"numba {numba} with numba-cuda {numba_cuda}: not known to work together"
     return ""
 
 
 def _series(version: str) -> str:
+    """Major and minor number of a version: "0.68" of "0.68.1"."""
     return ".".join(version.split(".")[:2])
 
 
@@ -80,10 +86,11 @@ def toolchain_fault() -> str:
     if not fault and version_of("cuda-core") == "none":
         fault = "no cuda-core"
     fault = fault or _library_fault()
-    return fault and _sentence(fault)
+    return fault and _fault_message(fault)
 
 
 def _library_fault() -> str:
+    """Why NVVM or nvJitLink cannot be loaded; "" if they can."""
     try:
         import cuda.pathfinder
     except ImportError as error:
@@ -96,7 +103,7 @@ def _library_fault() -> str:
     return ""
 
 
-def _sentence(fault: str) -> str:
+def _fault_message(fault: str) -> str:
     return (
         "[cuda build] building CUDA kernels needs numba-cuda, of the version that fits numba, and "
         f"its libraries; got {fault}. Fix: {INSTALL}."
@@ -132,7 +139,7 @@ def load_numba_cuda() -> NumbaCuda:
     # AttributeError: a package lacks a name that another imports. RuntimeError: the interpreter is
     # shutting down.
     except (ImportError, AttributeError, RuntimeError) as error:
-        raise CudaToolchainError(_sentence(str(error))) from error
+        raise CudaToolchainError(_fault_message(str(error))) from error
     return NumbaCuda(cuda, types, numba.cuda.dispatcher, libdevice, intrinsic, ir)
 
 
@@ -140,7 +147,8 @@ def load_numba_cuda() -> NumbaCuda:
 def _names_of_older_numpy() -> Iterator[None]:
     """Provide the name that numba-cuda 0.30 imports from NumPy and that NumPy 2.5 dropped.
 
-    pip installs the two together, since neither declares the conflict.
+    pip installs the two together, since neither declares the conflict. Meanwhile NumPy's module is
+    patched for all threads.
     """
     if hasattr(np, "row_stack"):
         yield
@@ -160,7 +168,7 @@ def load_nvrtc() -> ModuleType:
     Raises:
         CudaToolchainError: as ``load_numba_cuda``.
     """
-    return _imported("cuda.bindings.nvrtc")
+    return _import_module("cuda.bindings.nvrtc")
 
 
 def load_linker() -> ModuleType:
@@ -169,15 +177,16 @@ def load_linker() -> ModuleType:
     Raises:
         CudaToolchainError: as ``load_numba_cuda``.
     """
-    return _imported("cuda.core")
+    return _import_module("cuda.core")
 
 
-def _imported(name: str) -> ModuleType:
+def _import_module(name: str) -> ModuleType:
+    """Import a module of a build's packages; raises CudaToolchainError."""
     require_toolchain()
     try:
         return importlib.import_module(name)
     except ImportError as error:
-        raise CudaToolchainError(_sentence(str(error))) from error
+        raise CudaToolchainError(_fault_message(str(error))) from error
 
 
 @cache
@@ -185,5 +194,6 @@ def header_folders() -> list[str]:
     """Include folders of CUDA's installed headers, such as cuda_fp16.h."""
     import cuda.pathfinder
 
-    found = [cuda.pathfinder.find_nvidia_header_directory(name) for name in ("cudart", "cccl")]
-    return [folder for folder in found if folder is not None]
+    find = cuda.pathfinder.find_nvidia_header_directory
+    folders = [find(name) for name in ("cudart", "cccl")]
+    return [folder for folder in folders if folder is not None]

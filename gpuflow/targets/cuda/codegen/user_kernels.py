@@ -2,6 +2,8 @@
 
 PTX is cached in the process by code and parameter types. Machine code is cached on disk by its PTX.
 Source text would not be a sufficient key, as a Numba function may use any global of its module.
+
+Tests: tests/targets/cuda/test_user_kernels.py, tests/targets/cuda/test_cuda_build.py.
 """
 
 from __future__ import annotations
@@ -15,17 +17,17 @@ import numpy as np
 
 from gpuflow.base.caches import lru_cache
 from gpuflow.base.records import record
-from gpuflow.compiler.cache.kernel_cache import Entry, KernelCache, cache_key
+from gpuflow.compiler.cache.kernel_cache import CacheEntry, KernelCache, cache_key
 from gpuflow.compiler.debugging import show
 from gpuflow.core.blocks import CudaText
 from gpuflow.targets.cuda.codegen.build import (
     CudaObject,
     check_self_contained,
     function_ptx,
-    linked,
-    normalise_ptx,
+    link_kernel,
+    normalize_ptx,
 )
-from gpuflow.targets.cuda.codegen.cached import cache_key_inputs, entry_of, object_of
+from gpuflow.targets.cuda.codegen.cached_builds import cache_key_inputs, entry_of, object_of
 from gpuflow.targets.cuda.codegen.toolchain import (
     CudaBuildError,
     header_folders,
@@ -44,25 +46,38 @@ class UserKernelError(RuntimeError):
 
 @record
 class ArrayType:
-    """An array parameter: the name of its dtype, and its rank."""
+    """A parameter for a row-major array.
+
+    Attributes:
+        dtype: name of the dtype of its elements.
+        ndim: number of its dimensions.
+    """
 
     dtype: str
     ndim: int
 
 
 @record
-class NumberType:
-    """A scalar parameter: the name of its dtype."""
+class ScalarType:
+    """A scalar parameter.
+
+    Attributes:
+        dtype: name of its dtype.
+    """
 
     dtype: str
 
 
-ParameterType = ArrayType | NumberType
+ParameterType = ArrayType | ScalarType
 
 
 @record
 class BuiltUserKernel:
-    """The kernel of a user, built for one architecture."""
+    """The kernel of a user, built for one architecture.
+
+    Attributes:
+        built: PTX, cubin and resource usage.
+    """
 
     built: CudaObject
 
@@ -82,7 +97,7 @@ def build_user_kernel(
         code: a Numba function, or the text of CUDA C.
         types: types of the arguments, in the order of its parameters.
         threads: threads per block: launch bounds of a Numba function that sets none.
-        cache, compute_capability: as for ``cached.compile_cuda``.
+        cache, compute_capability: as for ``cached_builds.compile_cuda``.
 
     Raises:
         UserKernelError: if the compiler rejects it, or its parameters do not match ``types``.
@@ -91,15 +106,15 @@ def build_user_kernel(
     ptx, entry = _ptx(name, code, types, threads, compute_capability)
     key_inputs = (*cache_key_inputs(compute_capability), "user kernel", entry)
 
-    def build() -> Entry:
+    def build() -> CacheEntry:
         show(4, f"PTX {name}", lambda: ptx)
         try:
-            return entry_of(linked(ptx, entry, compute_capability), ptx)
+            return entry_of(link_kernel(ptx, entry, compute_capability), ptx)
         except CudaBuildError as error:
-            raise _refused(name, types, str(error)) from error
+            raise _compile_error(name, types, str(error)) from error
 
     key = cache_key(ptx, key_inputs)
-    return cache.once(key, lambda: BuiltUserKernel(object_of(cache.get(key, build))))
+    return cache.load_once(key, lambda: BuiltUserKernel(object_of(cache.get(key, build))))
 
 
 @lru_cache(512)
@@ -117,14 +132,16 @@ def _ptx(
     else:
         entry = re.sub(r"\W", "_", getattr(code, "__name__", name))
         ptx = _ptx_of_function(name, code, types, threads, compute_capability)
+        # Numba's array struct: owner, parent, number of elements, their size, address; then sizes
+        # and strides.
         expected = sum(5 + 2 * t.ndim if isinstance(t, ArrayType) else 1 for t in types)
     try:
         if isinstance(code, CudaText):
             check_self_contained(ptx)
         else:
-            ptx = normalise_ptx(ptx, entry, keep_file=True)
+            ptx = normalize_ptx(ptx, entry, keep_file=True)
     except CudaBuildError as error:
-        raise _refused(name, types, str(error)) from error
+        raise _compile_error(name, types, str(error)) from error
     declared = re.search(rf"\.entry\s+{re.escape(entry)}\s*\(([^)]*)\)", ptx)
     if declared is None:
         raise UserKernelError(
@@ -144,18 +161,23 @@ def _ptx(
 
 
 def _check_types(name: str, declared: str, types: Sequence[ParameterType]) -> None:
-    """Check that scalars have the types of their parameters: a launch does not convert them."""
-    kinds = re.findall(r"\.param\s+(?:\.align\s+\d+\s+)?\.([a-z])(\d+)", declared)
-    for position, ((letter, bits), parameter) in enumerate(zip(kinds, types, strict=True)):
+    """Check that scalars have the types of their parameters: a launch does not convert them.
+
+    ``declared`` is the parameter list of the kernel's PTX, with as many parameters as ``types``.
+    Raises UserKernelError.
+    """
+    declared_types = re.findall(r"\.param\s+(?:\.align\s+\d+\s+)?\.([a-z])(\d+)", declared)
+    pairs = zip(declared_types, types, strict=True)
+    for position, ((letter, bits), parameter) in enumerate(pairs):
         expected = ("float" if letter == "f" else "integer", int(bits))
         is_array = isinstance(parameter, ArrayType)
         dtype = np.dtype(np.uint64 if is_array else parameter.dtype)
         got = ("float" if dtype.kind == "f" else "integer", 8 * dtype.itemsize)
         if got != expected:
-            what = "an array" if is_array else parameter.dtype
+            got_name = "an array" if is_array else parameter.dtype
             raise UserKernelError(
                 f"[raw_kernel] parameter {position} of the kernel of {name} is of {expected[1]} "
-                f"bits ({expected[0]}); got {what}. Fix: arguments=lambda x, out: (x, out, "
+                f"bits ({expected[0]}); got {got_name}. Fix: arguments=lambda x, out: (x, out, "
                 "np.int32(x.size)), with numbers of the kernel's types."
             )
 
@@ -167,6 +189,7 @@ def _ptx_of_function(
     threads: int,
     compute_capability: tuple[int, int],
 ) -> str:
+    """Compile a Numba function to PTX; arrays are row-major ones of Numba."""
     numba_cuda = load_numba_cuda()
     function = getattr(code, "py_func", code)
     options = dict(getattr(code, "targetoptions", {}))
@@ -188,17 +211,20 @@ def _ptx_of_function(
             bool(options.get("fastmath", False)),
         )
     except CudaBuildError as error:
-        raise _refused(name, types, str(error)) from error
+        raise _compile_error(name, types, str(error)) from error
     except Exception as error:
-        where = inspect.getsourcefile(function) or "?"
-        message = f"{str(error).strip()} ({where})" if "File " not in str(error) else str(error)
-        raise _refused(name, types, message.strip()) from error
+        source_file = inspect.getsourcefile(function) or "?"
+        message = str(error).strip()
+        if "File " not in str(error):
+            message = f"{message} ({source_file})".strip()
+        raise _compile_error(name, types, message) from error
 
 
 def _numba_type(types: Any, name: str, parameter: ParameterType) -> Any:
-    kind = {"bool": "boolean"}.get(parameter.dtype, parameter.dtype)
-    scalar = getattr(types, kind, None)
-    if scalar is None or not isinstance(scalar, types.Type) or not _is_numpys(parameter.dtype):
+    """The Numba type of a parameter; raises UserKernelError if its dtype is not NumPy's."""
+    numba_name = {"bool": "boolean"}.get(parameter.dtype, parameter.dtype)
+    scalar = getattr(types, numba_name, None)
+    if scalar is None or not isinstance(scalar, types.Type) or not _is_numpy_dtype(parameter.dtype):
         raise UserKernelError(
             f"[raw_kernel] Numba's arrays have NumPy's dtypes; got {parameter.dtype} for {name}. "
             "Fix: pass x.view(jnp.uint16), or x.astype(jnp.float32)."
@@ -206,7 +232,8 @@ def _numba_type(types: Any, name: str, parameter: ParameterType) -> Any:
     return types.Array(scalar, parameter.ndim, "C") if isinstance(parameter, ArrayType) else scalar
 
 
-def _is_numpys(name: str) -> bool:
+def _is_numpy_dtype(name: str) -> bool:
+    """Whether a dtype is NumPy's own, not one of ml_dtypes."""
     try:
         return np.dtype(name).isbuiltin == 1
     except TypeError:
@@ -226,26 +253,28 @@ def _ptx_of_text(
     (status,) = nvrtc.nvrtcCompileProgram(program, len(options), options)
     try:
         if int(status) != 0:
-            log = _text(nvrtc.nvrtcGetProgramLogSize, nvrtc.nvrtcGetProgramLog, program)
-            raise _refused(name, types, log.strip() or str(status))
-        return _text(nvrtc.nvrtcGetPTXSize, nvrtc.nvrtcGetPTX, program)
+            log = _read_program(nvrtc.nvrtcGetProgramLogSize, nvrtc.nvrtcGetProgramLog, program)
+            raise _compile_error(name, types, log.strip() or str(status))
+        return _read_program(nvrtc.nvrtcGetPTXSize, nvrtc.nvrtcGetPTX, program)
     finally:
         nvrtc.nvrtcDestroyProgram(program)
 
 
-def _text(size: Callable[..., Any], get: Callable[..., Any], program: Any) -> str:
+def _read_program(size: Callable[..., Any], get: Callable[..., Any], program: Any) -> str:
+    """A text of an NVRTC program: its log or PTX, by NVRTC's functions for its size and bytes."""
     _, count = size(program)
     data = b" " * count
     get(program, data)
     return data.rstrip(b"\0 ").decode()
 
 
-def _refused(name: str, types: Sequence[ParameterType], message: str) -> UserKernelError:
-    taken = ", ".join(
+def _compile_error(name: str, types: Sequence[ParameterType], message: str) -> UserKernelError:
+    """The error for a kernel that a compiler or linker rejects with ``message``."""
+    parameter_types = ", ".join(
         f"{t.dtype}[{', '.join([':'] * t.ndim)}]" if isinstance(t, ArrayType) else t.dtype
         for t in types
     )
     return UserKernelError(
-        f"[raw_kernel] the kernel of {name} must compile for ({taken}); got:\n{message}\n"
+        f"[raw_kernel] the kernel of {name} must compile for ({parameter_types}); got:\n{message}\n"
         "Fix: the line that it names."
     )

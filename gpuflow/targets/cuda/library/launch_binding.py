@@ -1,7 +1,11 @@
 """Bind the launches of a launch sequence to a device and to buffers: functions of addresses.
 
-A buffer is a ``BufferLocation``: a register of the program and a byte offset from its address, or a
-fixed address without a register. A bound launch takes the addresses in its registers.
+A buffer is a ``BufferLocation``: a register of the driver and a byte offset from its address, or a
+fixed address without a register. A bound launch takes the addresses in the registers that it uses.
+Callers pass the buffers of a sequence's arrays in order: operands, outputs, workspace; and they
+keep them alive while bound launches may run.
+
+Tests: tests/targets/cuda/test_cuda_driver.py, tests/targets/cuda/test_gpu_graphs.py.
 """
 
 from __future__ import annotations
@@ -17,12 +21,12 @@ from gpuflow.core.aval import storage_dtype
 from gpuflow.runtime.kernel_cache import kernel_cache
 from gpuflow.targets.cuda.codegen.handwritten import HandwrittenKernel
 from gpuflow.targets.cuda.codegen.user_kernels import build_user_kernel
-from gpuflow.targets.cuda.library.copy_forms import MOST_DIMS, collapsed
+from gpuflow.targets.cuda.library.copy_launches import MOST_DIMS, collapsed
 from gpuflow.targets.cuda.library.dnn.calls import ConvolutionCall
 from gpuflow.targets.cuda.library.launch_sequence import (
     OUT,
     AnyLaunch,
-    At,
+    ArrayLocation,
     BlockLaunch,
     EpilogueLaunch,
     GemmLaunch,
@@ -40,7 +44,7 @@ from gpuflow.targets.cuda.runtime.driver.launch import (
 )
 from gpuflow.targets.cuda.runtime.driver.program_device import GpuDevice
 
-_ALIGNED = 16  # bytes, for accesses of 128 bits
+_ALIGNMENT_BYTES = 16  # bytes, for accesses of 128 bits
 # The most shared memory of a block by compute capability, if it differs from the 163 KB of sm_80.
 _SHARED_BYTES = {
     (8, 6): 99 << 10,
@@ -60,7 +64,7 @@ def copy_sequence(step: CopyStep) -> LaunchSequence | None:
     sequence = LaunchSequence(2)
     if len(collapsed(view)) > MOST_DIMS:
         return None
-    sequence.copy(At(0, view.offset * dtype.itemsize), At(1), view, dtype)
+    sequence.copy(ArrayLocation(0, view.offset * dtype.itemsize), ArrayLocation(1), view, dtype)
     return sequence
 
 
@@ -69,92 +73,118 @@ def most_shared_bytes(compute_capability: tuple[int, int]) -> int:
     return _SHARED_BYTES.get(compute_capability, _SHARED_BYTES_AT_LEAST)
 
 
-def largest_fitting(one: BlockLaunch, device: GpuDevice) -> tuple[BlockLaunch, HandwrittenKernel]:
+def largest_that_fits(
+    candidate: BlockLaunch, device: GpuDevice
+) -> tuple[BlockLaunch, HandwrittenKernel]:
     """Load the largest of a launch's alternatives that fits the device, or the smallest.
 
     It fits if it spills no registers and has enough shared memory.
     """
-    most = most_shared_bytes(device.compute_capability)
+    available = most_shared_bytes(device.compute_capability)
     while True:
-        kernel = load(one.kernel, one.signature, device, dict(one.constants), one.bounds)
-        shared = kernel.shared_bytes + kernel.built.shared_bytes
-        if one.smaller is None or (kernel.built.spill_bytes == 0 and shared <= most):
-            return one, kernel
-        one = one.smaller
+        kernel = load(
+            candidate.kernel,
+            candidate.signature,
+            device,
+            dict(candidate.constants),
+            candidate.bounds,
+        )
+        required = kernel.shared_bytes + kernel.built.shared_bytes
+        if candidate.smaller is None or (kernel.built.spill_bytes == 0 and required <= available):
+            return candidate, kernel
+        candidate = candidate.smaller
 
 
-def block_launch(
-    one: BlockLaunch, buffers: Sequence[BufferLocation], device: GpuDevice
+def bind_block_launch(
+    launch: BlockLaunch, buffers: Sequence[BufferLocation], device: GpuDevice
 ) -> tuple[BoundLaunch, list[int]]:
     """Bind a launch; returns a function of addresses, and the registers of these addresses.
 
-    At unaligned addresses, the function launches the build with the constants ``one.plain``.
+    At unaligned addresses, the function launches the build for ``unaligned_constants``, which the
+    first such call builds.
 
     Args:
-        one: the launch.
+        launch: the launch.
         buffers: locations of the arrays to which its arguments refer.
         device: the device that runs it.
     """
-    one, kernel = largest_fitting(one, device)
-    slots, registers, fixups = _argument_slots(one.arguments, buffers)
-    run = prepare(kernel, device, one.grid, one.block, slots)
-    if one.plain is None:
+    launch, kernel = largest_that_fits(launch, device)
+    slots, registers, fixups = _argument_slots(launch.arguments, buffers)
+    run = prepare(kernel, device, launch.grid, launch.block, slots)
+    if launch.unaligned_constants is None:
         return BoundLaunch(run, lambda: run, slots, fixups), list(registers)
 
     @cache
-    def plain() -> Callable[[], None]:
-        other = load(one.kernel, one.signature, device, dict(one.plain or ()), one.bounds)
-        return prepare(other, device, one.grid, one.block, slots)
+    def unaligned_run() -> Callable[[], None]:
+        unaligned_kernel = load(
+            launch.kernel,
+            launch.signature,
+            device,
+            dict(launch.unaligned_constants or ()),
+            launch.bounds,
+        )
+        return prepare(unaligned_kernel, device, launch.grid, launch.block, slots)
 
-    in_registers = {fixup.slot for fixup in fixups}
-    fixed = [
+    slots_of_registers = {fixup.slot for fixup in fixups}
+    fixed_addresses = [
         slots[slot]
-        for slot, argument in enumerate(one.arguments)
-        if isinstance(argument, At) and slot not in in_registers
+        for slot, argument in enumerate(launch.arguments)
+        if isinstance(argument, ArrayLocation) and slot not in slots_of_registers
     ]
-    if any(address % _ALIGNED for address in fixed):
-        run = plain()
-    aligned = [AlignmentCondition(fixup.register, fixup.offset, _ALIGNED) for fixup in fixups]
-    return BoundLaunch(run, plain, slots, fixups, aligned), list(registers)
+    if any(address % _ALIGNMENT_BYTES for address in fixed_addresses):
+        run = unaligned_run()
+    conditions = [
+        AlignmentCondition(fixup.address_index, fixup.offset, _ALIGNMENT_BYTES) for fixup in fixups
+    ]
+    return BoundLaunch(run, unaligned_run, slots, fixups, conditions), list(registers)
+
+
+class _ArgumentSlots(NamedTuple):
+    """The argument slots of a launch.
+
+    Attributes:
+        slots: 8-byte slots with fixed addresses and scalars; ``fixups`` overwrite the others.
+        registers: registers of the driver that the launch uses. Its addresses have their order.
+        fixups: the slots of addresses in registers.
+    """
+
+    slots: array[int]
+    registers: list[int]
+    fixups: list[Fixup]
 
 
 def _argument_slots(
-    arguments: Sequence[At | int], buffers: Sequence[BufferLocation]
-) -> tuple[array[int], dict[int, int], list[Fixup]]:
-    """The argument slots of a launch, its registers, and its fixups.
-
-    Returns:
-        The slots, with fixed addresses and scalars filled in; by register of the program, its
-        number in the launch; and the fixups of the other slots.
-    """
-    slots, registers = array("q"), {}
+    arguments: Sequence[ArrayLocation | int], buffers: Sequence[BufferLocation]
+) -> _ArgumentSlots:
+    """The argument slots for launch arguments that refer to buffers."""
+    slots, address_index_of = array("q"), dict[int, int]()
     fixups: list[Fixup] = []
     for slot, argument in enumerate(arguments):
-        if not isinstance(argument, At):
+        if not isinstance(argument, ArrayLocation):
             slots.append(argument)
             continue
         register, start = buffers[argument.array]
         slots.append(start + argument.offset)
         if register is not None:
-            launch_register = registers.setdefault(register, len(registers))
-            fixups.append(Fixup(slot, launch_register, start + argument.offset))
-    return slots, registers, fixups
+            address_index = address_index_of.setdefault(register, len(address_index_of))
+            fixups.append(Fixup(slot, address_index, start + argument.offset))
+    return _ArgumentSlots(slots, list(address_index_of), fixups)
 
 
-def user_launch(
-    one: UserLaunch, buffers: Sequence[BufferLocation], device: GpuDevice
+def bind_user_launch(
+    launch: UserLaunch, buffers: Sequence[BufferLocation], device: GpuDevice
 ) -> tuple[BoundLaunch, list[int]]:
-    """Bind a launch of a user's kernel, as ``block_launch``.
+    """Bind a launch of a user's kernel, as ``bind_block_launch``.
 
     Raises:
         ValueError: if a block needs more shared memory than the device has.
     """
-    kernel = one.kernel
+    kernel = launch.kernel
     x, y, z = kernel.block
-    user = build_user_kernel(
-        kernel.name, kernel.code, one.types, x * y * z, kernel_cache(), device.compute_capability
+    built_kernel = build_user_kernel(
+        kernel.name, kernel.code, launch.types, x * y * z, kernel_cache(), device.compute_capability
     )
-    static_bytes = user.built.shared_bytes
+    static_bytes = built_kernel.built.shared_bytes
     most = most_shared_bytes(device.compute_capability)
     check(
         static_bytes + kernel.shared_bytes <= most,
@@ -165,87 +195,101 @@ def user_launch(
         ),
         ValueError,
     )
-    slots, registers, fixups = _argument_slots(one.arguments, buffers)
+    slots, registers, fixups = _argument_slots(launch.arguments, buffers)
     run: Callable[[], None] = lambda: None  # noqa: E731
     if 0 not in kernel.grid:
         run = device.prepare(
-            user, kernel.grid, kernel.block, slots, kernel.shared_bytes, one.touches
+            built_kernel,
+            kernel.grid,
+            kernel.block,
+            slots,
+            kernel.shared_bytes,
+            launch.array_accesses,
         )
     return BoundLaunch(run, lambda: run, slots, fixups), list(registers)
 
 
-def library_launch(
-    one: LibraryLaunch, buffers: Sequence[BufferLocation], device: GpuDevice
+def bind_library_launch(
+    launch: LibraryLaunch, buffers: Sequence[BufferLocation], device: GpuDevice
 ) -> tuple[Callable[..., None], list[BufferLocation]]:
     """Bind a call of cuDNN; returns a function of addresses, and their locations.
 
-    If ``one.plain`` exists and an address is not aligned, the function runs these launches instead;
-    they take the registers at the end of the addresses.
+    If ``unaligned_launches`` exist and an address is not aligned, the function runs them instead.
+    They take the registers of ``buffers``, which are the last of its addresses.
 
     Args:
-        one: the call.
+        launch: the call.
         buffers: locations of the arrays to which it refers.
         device: the device that runs it.
     """
-    library = device.api.deep_library
-    assert library is not None, one.what  # else the plan has no such calls
-    run = library.bind(one.what, device.compute)
-    at: list[BufferLocation] = []
+    library = device.api.dnn_library
+    assert library is not None, launch.planned  # else the plan has no such calls
+    run = library.bind(launch.planned, device.compute)
+    argument_buffers: list[BufferLocation] = []
     offsets: list[int] = []
-    for location in one.locations:
+    for location in launch.locations:
         register, start = buffers[location.array]
         is_fixed = register is None
-        at.append((register, start + location.offset if is_fixed else 0))
+        fixed_address = start + location.offset if is_fixed else 0
+        argument_buffers.append(BufferLocation(register, fixed_address))
         offsets.append(0 if is_fixed else start + location.offset)
-    registers = list(dict.fromkeys(n for n, _ in buffers if n is not None)) if one.plain else []
+    registers: list[int] = []
+    if launch.unaligned_launches:
+        registers = list(dict.fromkeys(n for n, _ in buffers if n is not None))
 
     @cache
-    def plain() -> Callable[..., None]:
-        launches = [block_launch(other, buffers, device) for other in one.plain]
+    def unaligned_run() -> Callable[..., None]:
+        bound_launches = [
+            bind_block_launch(replacement, buffers, device)
+            for replacement in launch.unaligned_launches
+        ]
 
-        def run_plain(*addresses: int) -> None:
+        def run_unaligned(*addresses: int) -> None:
             address_in = dict(zip(registers, addresses, strict=True))
-            for launch, used in launches:
-                launch(*[address_in[number] for number in used])
+            for bound_launch, used_registers in bound_launches:
+                bound_launch(*[address_in[register] for register in used_registers])
 
-        return run_plain
+        return run_unaligned
 
-    at += [(number, 0) for number in registers]
-    checked = len(one.locations) - 1 if one.plain else 0  # else the library reports errors
-    return AlignedCall(run, checked, _ALIGNED, offsets, len(at), plain), at
+    argument_buffers += [BufferLocation(register, 0) for register in registers]
+    # All but the workspace are checked. Without replacements, the library reports errors.
+    checked = len(launch.locations) - 1 if launch.unaligned_launches else 0
+    count = len(argument_buffers)
+    call = AlignedCall(run, checked, _ALIGNMENT_BYTES, offsets, count, unaligned_run)
+    return call, argument_buffers
 
 
 # A function of the addresses of left, right and out, and optionally of another stream.
 Multiply = Callable[..., None]
 
 
-def gemm_launch(one: GemmLaunch, device: GpuDevice) -> Multiply | None:
-    """Bind calls of a GEMM: a function of the addresses of left, right and out.
+def bind_gemm_launch(launch: GemmLaunch, device: GpuDevice) -> Multiply | None:
+    """Bind calls of a GEMM: a function of the addresses of arrays 0, 1 and 2 of the sequence.
 
     None if the device has no such GEMM.
     """
-    call = device.api.gemm(one.gemm, device.compute)
+    call = device.api.gemm(launch.gemm, device.compute)
     if call is None:
         return None
-    if len(one.locations) == 1:
-        (at_left, at_right, _) = one.locations[0]
-        if at_left == 0 and at_right == 0:
+    if len(launch.offsets) == 1:
+        first = launch.offsets[0]
+        if first.left == 0 and first.right == 0:  # the output of the first call has offset 0
             return call
 
     def multiply(left: int, right: int, out: int, *stream: int) -> None:
-        for at_left, at_right, at_out in one.locations:
-            call(left + at_left, right + at_right, out + at_out, *stream)
+        for left_offset, right_offset, out_offset in launch.offsets:
+            call(left + left_offset, right + right_offset, out + out_offset, *stream)
 
     return multiply
 
 
-class Bound(NamedTuple):
+class BoundCall(NamedTuple):
     """A launch or library call as a function of addresses.
 
     Attributes:
         stem: start of its name in the text of a program's driver.
         run: the function.
-        buffers: locations of its arguments, which are addresses.
+        buffers: locations of the buffers whose addresses are its arguments.
         out: index of the argument whose buffer it writes completely; None if not known.
     """
 
@@ -255,57 +299,68 @@ class Bound(NamedTuple):
     out: int | None
 
 
-def bound(one: AnyLaunch, buffers: Sequence[BufferLocation], device: GpuDevice) -> Bound | None:
+def bind_launch(
+    launch: AnyLaunch, buffers: Sequence[BufferLocation], device: GpuDevice
+) -> BoundCall | None:
     """Bind any launch to buffers; None if the device has no library for it."""
-    return _BINDINGS[type(one)](one, buffers, device)
+    return _BINDINGS[type(launch)](launch, buffers, device)
 
 
-def _bound_block(one: BlockLaunch, buffers: Sequence[BufferLocation], device: GpuDevice) -> Bound:
-    launch, registers = block_launch(one, buffers, device)
-    return Bound("launch", launch, [(number, 0) for number in registers], None)
+def _bind_block(
+    launch: BlockLaunch, buffers: Sequence[BufferLocation], device: GpuDevice
+) -> BoundCall:
+    bound_launch, registers = bind_block_launch(launch, buffers, device)
+    return BoundCall("launch", bound_launch, [BufferLocation(n, 0) for n in registers], None)
 
 
-def _bound_user(one: UserLaunch, buffers: Sequence[BufferLocation], device: GpuDevice) -> Bound:
-    launch, registers = user_launch(one, buffers, device)
-    return Bound("launch", launch, [(number, 0) for number in registers], None)
+def _bind_user(
+    launch: UserLaunch, buffers: Sequence[BufferLocation], device: GpuDevice
+) -> BoundCall:
+    bound_launch, registers = bind_user_launch(launch, buffers, device)
+    return BoundCall("launch", bound_launch, [BufferLocation(n, 0) for n in registers], None)
 
 
-def _bound_library(
-    one: LibraryLaunch, buffers: Sequence[BufferLocation], device: GpuDevice
-) -> Bound:
-    if isinstance(one.what.call, ConvolutionCall):
-        return Bound("convolve", *library_launch(one, buffers, device), OUT)
-    return Bound("attend", *library_launch(one, buffers, device), None)
+def _bind_library(
+    launch: LibraryLaunch, buffers: Sequence[BufferLocation], device: GpuDevice
+) -> BoundCall:
+    if isinstance(launch.planned.call, ConvolutionCall):
+        return BoundCall("convolve", *bind_library_launch(launch, buffers, device), OUT)
+    return BoundCall("attend", *bind_library_launch(launch, buffers, device), None)
 
 
-def _bound_gemm(
-    one: GemmLaunch, buffers: Sequence[BufferLocation], device: GpuDevice
-) -> Bound | None:
-    multiply = gemm_launch(one, device)
-    return None if multiply is None else Bound("multiply", multiply, buffers, OUT)
+def _bind_gemm(
+    launch: GemmLaunch, buffers: Sequence[BufferLocation], device: GpuDevice
+) -> BoundCall | None:
+    multiply = bind_gemm_launch(launch, device)
+    return None if multiply is None else BoundCall("multiply", multiply, buffers, OUT)
 
 
-def _bound_epilogue(
-    one: EpilogueLaunch, buffers: Sequence[BufferLocation], device: GpuDevice
-) -> Bound | None:
-    multiply = device.api.gemm_with(one.gemm, one.epilogue, device.compute)
+def _bind_epilogue(
+    launch: EpilogueLaunch, buffers: Sequence[BufferLocation], device: GpuDevice
+) -> BoundCall | None:
+    multiply = device.api.gemm_with(launch.gemm, launch.epilogue, device.compute)
     if multiply is None:
         return None
-    used = [(None, 0) if at is None else buffers[at.array] for at in one.locations]
-    offsets = [0 if at is None else at.offset for at in one.locations]
+    absent = BufferLocation(None, 0)  # passed as the address 0
+    argument_buffers = [
+        absent if location is None else buffers[location.array] for location in launch.locations
+    ]
+    offsets = [0 if location is None else location.offset for location in launch.locations]
 
-    def call(*addresses: int) -> None:
-        shifted = [a + b for a, b in zip(addresses, offsets, strict=False)]
+    def multiply_at_offsets(*addresses: int) -> None:
+        shifted = [address + offset for address, offset in zip(addresses, offsets, strict=False)]
         multiply(*shifted, *addresses[len(offsets) :])
 
-    run = call if any(offsets) else multiply
-    return Bound("multiply", run, used, OUT if one.locations[-1] is None else None)
+    run = multiply_at_offsets if any(offsets) else multiply
+    # With an auxiliary buffer, it may have a second output.
+    out = OUT if launch.locations[-1] is None else None
+    return BoundCall("multiply", run, argument_buffers, out)
 
 
-_BINDINGS: dict[type[Any], Callable[..., Bound | None]] = {
-    BlockLaunch: _bound_block,
-    LibraryLaunch: _bound_library,
-    GemmLaunch: _bound_gemm,
-    EpilogueLaunch: _bound_epilogue,
-    UserLaunch: _bound_user,
+_BINDINGS: dict[type[Any], Callable[..., BoundCall | None]] = {
+    BlockLaunch: _bind_block,
+    LibraryLaunch: _bind_library,
+    GemmLaunch: _bind_gemm,
+    EpilogueLaunch: _bind_epilogue,
+    UserLaunch: _bind_user,
 }

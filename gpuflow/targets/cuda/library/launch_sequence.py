@@ -2,7 +2,10 @@
 
 Providers of GPUs return them, and ``launch_binding`` binds them to a device. Launches refer to
 arrays by index: first the operands, then the outputs, then the workspace. The workspace has all
-intermediate results, such as row-major copies of operands.
+intermediate results, such as row-major copies of operands. Launches run in order on one stream, so
+each may read the results of earlier ones.
+
+Tests: tests/kernels/test_kernel_strided_copies.py, tests/kernels/test_kernels_offline.py.
 """
 
 from __future__ import annotations
@@ -23,27 +26,32 @@ from gpuflow.core.aval import storage_dtype
 from gpuflow.core.blocks import Block, UserKernel
 from gpuflow.core.epilogues import Epilogue
 from gpuflow.core.views import View
-from gpuflow.targets.cuda.codegen.build import Touched
+from gpuflow.targets.cuda.codegen.build import KernelArrayAccess
 from gpuflow.targets.cuda.codegen.handwritten import LaunchBounds, Scalar
 from gpuflow.targets.cuda.codegen.schedules.launch_config import Dim
 from gpuflow.targets.cuda.codegen.user_kernels import ParameterType
-from gpuflow.targets.cuda.library.copy_forms import MOST_DIMS, collapsed, copy_form
+from gpuflow.targets.cuda.library.copy_launches import MOST_DIMS, collapsed, copy_launch
 from gpuflow.targets.cuda.library.dnn.calls import PlannedCall
 from gpuflow.targets.cuda.runtime.driver.api import Gemm
 
-ALIGNMENT = 256  # bytes, of memory in the workspace
+ALIGNMENT = 256  # bytes: offsets in the workspace are multiples of it
 THREADS = 256  # per block, in launches with a thread for each element
 
 
-class At(NamedTuple):
-    """A memory location: an array of the sequence, by index, and a byte offset in it."""
+class ArrayLocation(NamedTuple):
+    """A location in an array of a launch sequence.
+
+    Attributes:
+        array: index of the array: operands, then outputs, then the workspace.
+        offset: byte offset from the start of its buffer.
+    """
 
     array: int
     offset: int = 0
 
-    def plus(self, count: int) -> At:
-        """The location ``count`` bytes further."""
-        return At(self.array, self.offset + count)
+    def plus(self, count: int) -> ArrayLocation:
+        """The location ``count`` bytes further in the same array."""
+        return ArrayLocation(self.array, self.offset + count)
 
 
 @record
@@ -57,8 +65,8 @@ class BlockLaunch:
         bounds: launch bounds of the build.
         grid, block: launch configuration.
         arguments: locations of arrays, and scalars by their bits, in the order of parameters.
-        plain: constants of the build for arrays that are not aligned to 16 bytes; None if
-            ``constants`` serve for any address.
+        unaligned_constants: constants of the build that runs if an array is not aligned to 16
+            bytes, sorted by name; None if ``constants`` serve for any address.
         smaller: the launch with smaller tiles, for devices on which this one spills registers or
             lacks shared memory; None: there is none.
     """
@@ -69,8 +77,8 @@ class BlockLaunch:
     bounds: LaunchBounds
     grid: Dim
     block: Dim
-    arguments: tuple[At | int, ...]
-    plain: tuple[tuple[str, Scalar], ...] | None = None
+    arguments: tuple[ArrayLocation | int, ...]
+    unaligned_constants: tuple[tuple[str, Scalar], ...] | None = None
     smaller: BlockLaunch | None = None
 
 
@@ -82,13 +90,13 @@ class UserLaunch:
         kernel: the kernel.
         types: types of its arguments, as the user passes them.
         arguments: values of its argument slots, of which an array may take several.
-        touches: arrays that the kernel may access.
+        array_accesses: arrays that the kernel may access.
     """
 
     kernel: UserKernel
     types: tuple[ParameterType, ...]
-    arguments: tuple[At | int, ...]
-    touches: tuple[Touched, ...]
+    arguments: tuple[ArrayLocation | int, ...]
+    array_accesses: tuple[KernelArrayAccess, ...]
 
 
 # Why cuDNN is not used, on a target without it.
@@ -101,15 +109,23 @@ class LibraryLaunch:
     """A call of cuDNN.
 
     Attributes:
-        what: the call, for which the library has a plan.
-        locations: locations of operands, outputs and workspace.
-        plain: launches that replace the call if an operand or output is not aligned to 16 bytes,
-            which cuDNN requires; if empty, the call raises an error.
+        planned: the call, for which the library has a plan.
+        locations: locations of operands, outputs and workspace, in this order.
+        unaligned_launches: launches that replace the call if an operand or output is not aligned to
+            16 bytes, which cuDNN requires; if empty, the call raises an error.
     """
 
-    what: PlannedCall
-    locations: tuple[At, ...]
-    plain: tuple[BlockLaunch, ...] = ()
+    planned: PlannedCall
+    locations: tuple[ArrayLocation, ...]
+    unaligned_launches: tuple[BlockLaunch, ...] = ()
+
+
+class GemmOffsets(NamedTuple):
+    """Byte offsets of one GEMM in the buffers of its left and right operand and its output."""
+
+    left: int
+    right: int
+    out: int
 
 
 @record
@@ -118,11 +134,11 @@ class GemmLaunch:
 
     Attributes:
         gemm: the operation of each call.
-        locations: for each call, byte offsets in left, right and output.
+        offsets: offsets of each call in the three arrays.
     """
 
     gemm: Gemm
-    locations: tuple[tuple[int, int, int], ...]
+    offsets: tuple[GemmOffsets, ...]
 
 
 @record
@@ -136,7 +152,7 @@ class EpilogueLaunch:
 
     gemm: Gemm
     epilogue: Epilogue
-    locations: tuple[At | None, ...]
+    locations: tuple[ArrayLocation | None, ...]
 
 
 # An element of a launch sequence.
@@ -156,20 +172,20 @@ class LaunchSequence:
         self.workspace_bytes = workspace_bytes
         self._workspace = workspace
 
-    def memory(self, count: int) -> At:
-        """Allocate ``count`` bytes in the workspace."""
-        location = At(self._workspace, self.workspace_bytes)
+    def memory(self, count: int) -> ArrayLocation:
+        """Allocate ``count`` bytes in the workspace, uninitialized; nothing is ever freed."""
+        location = ArrayLocation(self._workspace, self.workspace_bytes)
         self.workspace_bytes += -(-max(count, 1) // ALIGNMENT) * ALIGNMENT
         return location
 
     def launch(
         self,
         kernel: Callable[..., None],
-        arguments: Sequence[tuple[str, At | int]],
+        arguments: Sequence[tuple[str, ArrayLocation | int]],
         grid: Dim,
         threads: int,
         constants: Mapping[str, Scalar],
-        plain: Mapping[str, Scalar] | None = None,
+        unaligned_constants: Mapping[str, Scalar] | None = None,
         smaller: BlockLaunch | None = None,
         resident: int = 1,
     ) -> None:
@@ -180,37 +196,43 @@ class LaunchSequence:
             arguments: (type, location or scalar) in the order of the kernel's parameters.
             grid: blocks.
             threads: threads per block.
-            constants, plain, smaller: as in ``BlockLaunch``.
+            constants, unaligned_constants, smaller: as in ``BlockLaunch``.
             resident: blocks of a multiprocessor that must have enough registers at once.
         """
-        one = one_launch(kernel, arguments, grid, threads, constants, plain, smaller)
+        launch = make_block_launch(
+            kernel, arguments, grid, threads, constants, unaligned_constants, smaller
+        )
         if resident > 1:
-            one = replace(one, bounds=(threads, resident))
-        self.launches.append(one)
+            launch = replace(launch, bounds=(threads, resident))
+        self.launches.append(launch)
 
-    def instead(self) -> LaunchSequence:
-        """An empty sequence for the ``plain`` launches of a ``call``, in the same workspace."""
+    def unaligned_sequence(self) -> LaunchSequence:
+        """An empty sequence for the ``unaligned`` argument of ``call``, in the same workspace.
+
+        It may only receive launches of handwritten kernels. Until it is passed to ``call``, this
+        sequence must not allocate memory.
+        """
         return LaunchSequence(self._workspace, self.workspace_bytes)
 
     def call(
         self,
-        what: PlannedCall,
-        locations: tuple[At, ...],
-        plain: LaunchSequence | None = None,
+        planned: PlannedCall,
+        locations: tuple[ArrayLocation, ...],
+        unaligned: LaunchSequence | None = None,
     ) -> None:
         """Add a call of cuDNN.
 
         Args:
-            what: the call.
+            planned: the call, with its plan.
             locations: locations of operands and outputs.
-            plain: from ``instead``: launches with the same results, for unaligned arrays. None:
-                unaligned arrays are an error.
+            unaligned: from ``unaligned_sequence``: launches with the same results, for unaligned
+                arrays. None: unaligned arrays are an error.
         """
-        workspace, launches = self.memory(what.workspace_bytes), []
-        if plain is not None:
-            self.workspace_bytes = max(self.workspace_bytes, plain.workspace_bytes)
-            launches = [one for one in plain.launches if isinstance(one, BlockLaunch)]
-        self.launches.append(LibraryLaunch(what, (*locations, workspace), tuple(launches)))
+        workspace, launches = self.memory(planned.workspace_bytes), []
+        if unaligned is not None:  # it shares the workspace, as only one of both runs
+            self.workspace_bytes = max(self.workspace_bytes, unaligned.workspace_bytes)
+            launches = [one for one in unaligned.launches if isinstance(one, BlockLaunch)]
+        self.launches.append(LibraryLaunch(planned, (*locations, workspace), tuple(launches)))
 
     def multiply(self, gemm: GemmLaunch) -> None:
         """Add calls of a GEMM, which writes array 2 of the sequence."""
@@ -219,7 +241,7 @@ class LaunchSequence:
     def for_each(
         self,
         kernel: Callable[..., None],
-        arguments: Sequence[tuple[str, At | int]],
+        arguments: Sequence[tuple[str, ArrayLocation | int]],
         count: int,
         constants: Mapping[str, Scalar],
     ) -> None:
@@ -227,10 +249,19 @@ class LaunchSequence:
         grid = (-(-count // THREADS), 1, 1)
         self.launch(kernel, arguments, grid, THREADS, constants)
 
-    def row_major(self, location: At, view: View, dtype: np.dtype) -> At | None:
+    def row_major(
+        self, location: ArrayLocation, view: View, dtype: np.dtype
+    ) -> ArrayLocation | None:
         """The location of an operand if it is row-major, else of a copy, whose launch is added.
 
-        None if the view has too many dimensions to copy.
+        Args:
+            location: start of the operand's buffer; ``view.offset`` is added to it.
+            view: layout of the operand.
+            dtype: storage dtype of its elements.
+
+        Returns:
+            The location of its first element, or None if the view has more than MOST_DIMS
+            dimensions after collapsing.
         """
         start = location.plus(view.offset * dtype.itemsize)
         if view.is_contiguous:
@@ -241,7 +272,9 @@ class LaunchSequence:
         self.copy(start, copy, view, dtype)
         return copy
 
-    def copy(self, start: At, target: At, view: View, dtype: np.dtype) -> None:
+    def copy(
+        self, start: ArrayLocation, target: ArrayLocation, view: View, dtype: np.dtype
+    ) -> None:
         """Add a copy of a view to row-major memory.
 
         Args:
@@ -250,52 +283,52 @@ class LaunchSequence:
             view: shape and strides, with at most MOST_DIMS dimensions after collapsing.
             dtype: dtype of the elements.
         """
-        form = copy_form(view, dtype.itemsize)
+        copied = copy_launch(view, dtype.itemsize)
         pointer = uint_pointer(dtype.itemsize)
-        scalars = scalar_arguments(form.kernel, form.index, form.numbers)
+        scalars = scalar_arguments(copied.kernel, copied.index_type, copied.scalars)
         self.launch(
-            form.kernel,
+            copied.kernel,
             [(pointer, start), (pointer, target), *scalars],
-            form.grid,
-            form.threads,
-            form.constants,
-            form.plain,
+            copied.grid,
+            copied.threads,
+            copied.constants,
+            copied.unaligned_constants,
         )
 
 
-def scalar_arguments(kernel: Any, index: str, scalars: Any) -> list[tuple[str, int]]:
+def scalar_arguments(kernel: Any, index_type: str, scalars: Any) -> list[tuple[str, int]]:
     """The scalar arguments of a kernel, which must be its last parameters.
 
     Args:
         kernel: a function of kernels/.
-        index: type of the scalars.
+        index_type: type of the scalars, "int32" or "int64".
         scalars: a NamedTuple, whose fields must have the names and the order of the parameters.
     """
     names = kernel.__code__.co_varnames[: kernel.__code__.co_argcount]
     assert names[-len(scalars) :] == scalars._fields, (kernel, scalars)
-    return [(index, value) for value in scalars]
+    return [(index_type, value) for value in scalars]
 
 
-def one_launch(
+def make_block_launch(
     kernel: Callable[..., None],
-    arguments: Sequence[tuple[str, At | int]],
+    arguments: Sequence[tuple[str, ArrayLocation | int]],
     grid: Dim,
     threads: int,
     constants: Mapping[str, Scalar],
-    plain: Mapping[str, Scalar] | None = None,
+    unaligned_constants: Mapping[str, Scalar] | None = None,
     smaller: BlockLaunch | None = None,
 ) -> BlockLaunch:
     """Create a launch; arguments are those of ``LaunchSequence.launch``."""
-    kinds, values = zip(*arguments, strict=True)
+    types, values = zip(*arguments, strict=True)
     return BlockLaunch(
         kernel,
-        kinds,
+        types,
         tuple(sorted(constants.items())),
         threads,
         grid,
         (threads, 1, 1),
         values,
-        None if plain is None else tuple(sorted(plain.items())),
+        None if unaligned_constants is None else tuple(sorted(unaligned_constants.items())),
         smaller,
     )
 
@@ -306,8 +339,11 @@ def uint_pointer(itemsize: int) -> str:
 
 
 # Adds the launches of an operation: (sequence, operation, locations of row-major operands,
-# locations of outputs, dtypes of operands). Returns False if kernels do not support it.
-Add = Callable[[LaunchSequence, Any, Sequence[At], Sequence[At], Sequence[Any]], bool]
+# locations of outputs, dtypes of operands). Returns False if kernels do not support it; the
+# sequence is then dropped.
+Add = Callable[
+    [LaunchSequence, Any, Sequence[ArrayLocation], Sequence[ArrayLocation], Sequence[Any]], bool
+]
 
 
 def on_rows(name: str, add: Add) -> Provider:
@@ -316,27 +352,40 @@ def on_rows(name: str, add: Add) -> Provider:
     def choose(block: Block, step: CallStep, target: Any) -> LaunchSequence | None:
         del target
         count = len(step.operands)
-        sequence, kinds = LaunchSequence(count + len(step.outputs)), []
-        sources: list[At] = []
-        for number, operand in enumerate(step.operands):
+        sequence, operand_dtypes = LaunchSequence(count + len(step.outputs)), []
+        sources: list[ArrayLocation] = []
+        for index, operand in enumerate(step.operands):
             dtype = operand.aval.dtype
-            location = sequence.row_major(At(number), operand.layout, storage_dtype(dtype))
+            location = sequence.row_major(
+                ArrayLocation(index), operand.layout, storage_dtype(dtype)
+            )
             if location is None:
                 return None
             sources.append(location)
-            kinds.append(dtype)
-        outs = [At(number) for number in range(count, count + len(step.outputs))]
-        return sequence if add(sequence, block, sources, outs, kinds) else None
+            operand_dtypes.append(dtype)
+        outs = [ArrayLocation(index) for index in range(count, count + len(step.outputs))]
+        return sequence if add(sequence, block, sources, outs, operand_dtypes) else None
 
     return Provider(name, choose)
 
 
-# scan.KIND and pointer type by dtype.
+class ScalarFormat(NamedTuple):
+    """The format of scalars in kernels that are built for a KIND of kernels/scan.py.
+
+    Attributes:
+        kind: value of the constant ``KIND``.
+        pointer: type of a pointer to the scalars, such as "*float32"; 16-bit floats are "*uint16".
+    """
+
+    kind: int
+    pointer: str
+
+
 _FLOATS = {
-    "float32": (scan.FLOAT32, "*float32"),
-    "float64": (scan.FLOAT64, "*float64"),
-    "bfloat16": (scan.BFLOAT16, "*uint16"),
-    "float16": (scan.FLOAT16, "*uint16"),
+    "float32": ScalarFormat(scan.FLOAT32, "*float32"),
+    "float64": ScalarFormat(scan.FLOAT64, "*float64"),
+    "bfloat16": ScalarFormat(scan.BFLOAT16, "*uint16"),
+    "float16": ScalarFormat(scan.FLOAT16, "*uint16"),
 }
 # Accumulator dtype by scan.KIND.
 WIDE = {
@@ -350,13 +399,14 @@ WIDE = {
 
 
 @lru_cache(64)
-def number_kind(dtype: Any) -> tuple[int, str] | None:
-    """``scan.KIND`` and pointer type of a dtype; None if kernels do not support it."""
+def scalar_format(dtype: Any) -> ScalarFormat | None:
+    """The format of a dtype's elements; None if kernels do not support it, such as complex64."""
     stored = storage_dtype(dtype)
     if stored.name in _FLOATS:
         return _FLOATS[stored.name]
     if stored == np.bool_:
-        return scan.UNSIGNED, "*uint8"
+        return ScalarFormat(scan.UNSIGNED, "*uint8")
     if isinstance(stored, np.dtype) and stored.kind in "iu" and stored.isbuiltin == 1:
-        return (scan.SIGNED if stored.kind == "i" else scan.UNSIGNED), f"*{stored.name}"
+        kind = scan.SIGNED if stored.kind == "i" else scan.UNSIGNED
+        return ScalarFormat(kind, f"*{stored.name}")
     return None

@@ -2,6 +2,8 @@
 
 Transposed operands become flags, and a batch dimension a stride. A second batch dimension takes a
 call for each of its elements.
+
+Tests: tests/targets/cuda/test_cuda_blas.py, tests/targets/cuda/test_gpu_epilogues.py.
 """
 
 from __future__ import annotations
@@ -18,9 +20,10 @@ from gpuflow.core.aval import storage_dtype
 from gpuflow.core.blocks import Product
 from gpuflow.core.views import View
 from gpuflow.targets.cuda.library.launch_sequence import (
-    At,
+    ArrayLocation,
     EpilogueLaunch,
     GemmLaunch,
+    GemmOffsets,
     LaunchSequence,
 )
 from gpuflow.targets.cuda.runtime.driver.api import Gemm
@@ -33,8 +36,13 @@ from gpuflow.targets.layouts.product_axes import (
 
 _FLOAT32 = np.dtype(np.float32)
 _HALVES = (np.dtype(np.float16), dtypes.bfloat16)
-_FULL = (_FLOAT32, np.dtype(np.float64), np.dtype(np.complex64), np.dtype(np.complex128))
-_ROUNDED = (_FLOAT32, np.dtype(np.complex64))  # dtypes that may be rounded to TF32 if requested
+_FULL_PRECISION = (
+    _FLOAT32,
+    np.dtype(np.float64),
+    np.dtype(np.complex64),
+    np.dtype(np.complex128),
+)
+_TF32_DTYPES = (_FLOAT32, np.dtype(np.complex64))  # dtypes that may be rounded to TF32 if requested
 _MOST_CALLS = 64  # most calls of a batch with two axes; larger ones are left to CuPy
 
 
@@ -44,7 +52,7 @@ def _choose(product: Product, step: CallStep, target: Any) -> LaunchSequence | N
     It accumulates in float32 for operands of 16 bits, else in their dtype.
     """
     del target
-    left, right, *others = step.operands
+    left, right, *extra_operands = step.operands
     dtype, out_dtype = left.aval.dtype, step.eqn.outputs[0].aval.dtype
     if dtypes.is_extended(dtype) or right.aval.dtype != dtype or not _has_gemm(dtype, out_dtype):
         return None
@@ -56,48 +64,64 @@ def _choose(product: Product, step: CallStep, target: Any) -> LaunchSequence | N
     if product.epilogue is None:
         sequence.multiply(gemm)
         return sequence
-    (left_at, right_at, _), *_ = gemm.locations
-    # By False: the bias, or its gradient. By True: the auxiliary buffer, which the forward pass
-    # writes and the gradient reads.
-    extras: dict[bool, At] = {}
-    is_gradient = product.epilogue.gradient
-    for index, other in enumerate(others, 2):
-        location = sequence.row_major(At(index), other.layout, storage_dtype(other.aval.dtype))
-        if location is None:
+    # The third operand and the second output, of which each may be missing.
+    operand_extra: ArrayLocation | None = None
+    output_extra = ArrayLocation(count + 1) if len(step.outputs) == 2 else None
+    for index, operand in enumerate(extra_operands, 2):
+        operand_extra = sequence.row_major(
+            ArrayLocation(index), operand.layout, storage_dtype(operand.aval.dtype)
+        )
+        if operand_extra is None:
             return None
-        extras[is_gradient] = location
-    if len(step.outputs) == 2:
-        extras[not is_gradient] = At(count + 1)
-    locations = (At(0, left_at), At(1, right_at), At(count), extras.get(False), extras.get(True))
+    # The forward pass reads the bias and writes the auxiliary buffer; the gradient reads that, and
+    # writes the gradient of the bias.
+    bias, aux = operand_extra, output_extra
+    if product.epilogue.gradient:
+        bias, aux = output_extra, operand_extra
+    offsets = gemm.offsets[0]  # as ``gemm_with`` takes no batch
+    locations = (
+        ArrayLocation(0, offsets.left),
+        ArrayLocation(1, offsets.right),
+        ArrayLocation(count),
+        bias,
+        aux,
+    )
     sequence.launches.append(EpilogueLaunch(gemm.gemm, product.epilogue, locations))
     return sequence
 
 
 def _has_gemm(dtype: np.dtype, out_dtype: np.dtype) -> bool:
+    """Whether cuBLAS has a GEMM of operands of ``dtype`` with a result of ``out_dtype``."""
     if dtype in _HALVES:
         return out_dtype in (dtype, _FLOAT32)
-    return dtype in _FULL and out_dtype == dtype
+    return dtype in _FULL_PRECISION and out_dtype == dtype
 
 
 def _gemm(
     product: Product, left: View, right: View, dtype: np.dtype, out_dtype: np.dtype
 ) -> GemmLaunch | None:
-    sides = ((left, product.left), (right, product.right))
-    matrices = [
-        [collapsed_axes(view, dims, 1) for dims in dim_groups[1:]] for view, dim_groups in sides
-    ]
+    """The GEMM calls of a product of views; None if the layouts need copies or too many calls."""
+    _, left_rows, left_depth = product.left
+    _, right_depth, right_columns = product.right
+    rows, depth = (collapsed_axes(left, dims, 1) for dims in (left_rows, left_depth))
+    depth_of_right, columns = (
+        collapsed_axes(right, dims, 1) for dims in (right_depth, right_columns)
+    )
     batch = batch_axes(left, right, product)
-    (rows, depth), (depth_too, columns) = matrices
-    if batch is None or rows is None or depth is None or depth_too is None or columns is None:
+    if rows is None or depth is None or depth_of_right is None or columns is None or batch is None:
         return None
-    of_left, of_right = leading_dimension(rows, depth), leading_dimension(depth_too, columns)
+    left_matrix = leading_dimension(rows, depth)
+    right_matrix = leading_dimension(depth_of_right, columns)
     m, n, k = (prod(size for size, _ in axes) for axes in (rows, columns, depth))
+    # Size and strides of both operands. A call computes a batch along the inner axis.
     outer, inner = ([(1, 0, 0)] * 2 + batch)[-2:]
-    if of_left is None or of_right is None or 0 in (m, n, k, outer[0], inner[0]):
+    calls, outer_left, outer_right = outer
+    count, inner_left, inner_right = inner
+    if left_matrix is None or right_matrix is None or 0 in (m, n, k, calls, count):
         return None
-    if outer[0] > _MOST_CALLS:
+    if calls > _MOST_CALLS:
         return None
-    (left_flag, left_leading), (right_flag, right_leading) = of_left, of_right
+    (left_flag, left_leading), (right_flag, right_leading) = left_matrix, right_matrix
     gemm = Gemm(
         m,
         n,
@@ -106,24 +130,23 @@ def _gemm(
         right_flag == TRANSPOSED,
         left_leading,
         right_leading,
-        inner[0],
-        inner[1],
-        inner[2],
+        count,
+        inner_left,
+        inner_right,
         m * n,
         dtype,
         out_dtype,
-        reduced=product.reduced and dtype in _ROUNDED,
+        reduced=product.reduced and dtype in _TF32_DTYPES,
     )
-    size, out_size = dtype.itemsize, out_dtype.itemsize
-    locations = [
-        (
-            (left.offset + batch_index * outer[1]) * size,
-            (right.offset + batch_index * outer[2]) * size,
-            batch_index * inner[0] * m * n * out_size,
+    offsets = [
+        GemmOffsets(
+            (left.offset + call * outer_left) * dtype.itemsize,
+            (right.offset + call * outer_right) * dtype.itemsize,
+            call * count * m * n * out_dtype.itemsize,
         )
-        for batch_index in range(outer[0])
+        for call in range(calls)
     ]
-    return GemmLaunch(gemm, tuple(locations))
+    return GemmLaunch(gemm, tuple(offsets))
 
 
 PROVIDER = Provider("cuBLAS", _choose)

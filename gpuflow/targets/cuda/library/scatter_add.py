@@ -1,4 +1,7 @@
-"""Provider of scatter-add by atomic additions; sums of floats may differ between runs."""
+"""Provider of scatter-add by atomic additions; sums of floats may differ between runs.
+
+Tests: tests/kernels/test_kernel_atomic_sums.py, tests/kernels/test_kernels_offline.py.
+"""
 
 from __future__ import annotations
 
@@ -12,7 +15,7 @@ from gpuflow.core.aval import storage_dtype
 from gpuflow.core.blocks import AtomicSums
 from gpuflow.core.views import contiguous
 from gpuflow.targets.cuda.library.launch_sequence import (
-    At,
+    ArrayLocation,
     LaunchSequence,
     on_rows,
     scalar_arguments,
@@ -44,9 +47,9 @@ class _RowScalars(NamedTuple):
 def add_atomic_sums(
     sequence: LaunchSequence,
     sums: AtomicSums,
-    sources: Sequence[At],
-    outs: Sequence[At],
-    kinds: Sequence[Any],
+    sources: Sequence[ArrayLocation],
+    outs: Sequence[ArrayLocation],
+    operand_dtypes: Sequence[Any],
 ) -> bool:
     """Add the launches: copy or clear the array, then add all rows to it; always returns True.
 
@@ -56,12 +59,12 @@ def add_atomic_sums(
         sources: locations of the array (unless it is fresh, and starts as zeros), of indices,
             validity and rows.
         outs: location of the result.
-        kinds: dtypes of the operands.
+        operand_dtypes: dtypes of the operands; the last one is that of the sums.
     """
-    dtype, (out,) = storage_dtype(kinds[-1]), outs
+    dtype, (out,) = storage_dtype(operand_dtypes[-1]), outs
     components = 2 if dtypes.is_complex(dtype) else 1
-    name = f"float{4 * dtype.itemsize}" if components == 2 else dtype.name
-    pointer, constants = f"*{name}", {"COMPONENTS": components}
+    scalar_type = f"float{4 * dtype.itemsize}" if components == 2 else dtype.name
+    pointer, constants = f"*{scalar_type}", {"COMPONENTS": components}
     if sums.is_fresh:
         count = components * sums.size
         sequence.for_each(kernels.clear, [(pointer, out), (_INDEX, count)], count, {})

@@ -1,4 +1,7 @@
-"""Provider of sorts: a stable radix sort (kernels/radix_sort.py), and gathers in its order."""
+"""Provider of sorts: a stable radix sort (kernels/radix_sort.py), and gathers in its order.
+
+Tests: tests/kernels/test_kernel_sort.py, tests/kernels/test_kernel_top_k.py.
+"""
 
 from __future__ import annotations
 
@@ -11,28 +14,35 @@ import gpuflow.kernels.copying as copying
 import gpuflow.kernels.radix_sort as kernels
 from gpuflow.base import dtypes
 from gpuflow.base.caches import lru_cache
-from gpuflow.base.records import record
 from gpuflow.core.aval import storage_dtype
 from gpuflow.core.blocks import Sort
 from gpuflow.kernels.selection import clear
-from gpuflow.targets.cuda.library.copy_forms import TakeScalars, index_reaching, rows_grid
+from gpuflow.targets.cuda.library.copy_launches import TakeScalars, index_reaching, rows_grid
 from gpuflow.targets.cuda.library.launch_sequence import (
-    At,
+    ArrayLocation,
     LaunchSequence,
-    number_kind,
     on_rows,
     scalar_arguments,
+    scalar_format,
     uint_pointer,
 )
-from gpuflow.targets.cuda.library.selection import FEWEST_BITS, add_selected, prepared_key_constants
+from gpuflow.targets.cuda.library.selection import (
+    FEWEST_BITS,
+    RowShape,
+    add_selected,
+    prepared_key_constants,
+)
 
 _INDEX, _ORDER = "int64", "*uint32"
-_SHAPES = ((32, 1), (64, 4), (128, 8))  # for short rows: threads per block, elements per thread
-_DIGIT = 8  # bits
-LONGEST_TILE = {32: 4096, 64: 2048}  # most elements that one block sorts, by storage bits of keys
+_BLOCK_SHAPES = ((32, 1), (64, 4), (128, 8))  # for short rows: (threads, elements per thread)
+_DIGIT_BITS = 8
+_DIGIT_VALUES = 1 << _DIGIT_BITS
+# Most elements that one block sorts, by storage bits of keys: so that it needs at most 48 KiB of
+# shared memory.
+LONGEST_TILE = {32: 4096, 64: 2048}
 _THREADS = 256
 LONGEST_ROW = 1 << 31  # rows must be shorter
-_RESIDENT = 2  # blocks of a pass that a multiprocessor must be able to run at once
+_RESIDENT_BLOCKS = 2  # blocks of a pass that a multiprocessor must be able to run at once
 _MOST_CHUNKS = 1024  # most blocks that count the digits of a row
 
 
@@ -46,7 +56,7 @@ class Key(NamedTuple):
         component: index of this key among them.
     """
 
-    location: At
+    location: ArrayLocation
     pointer: str
     kind: int
     bits: int
@@ -60,42 +70,42 @@ class Key(NamedTuple):
         return 64 if self.bits > 32 else 32
 
 
-@record
-class _Rows:
-    """The shape of rows: row-major (outer, length, inner)."""
-
-    outer: int
-    length: int
-    inner: int
-
-    @property
-    def count(self) -> int:
-        return self.outer * self.inner
-
-
 # --- keys ----------------------------------------------------------------------------------
 
 
-@lru_cache(64)
-def key_format(dtype: Any) -> tuple[int, int, int, int] | None:
-    """KIND, bits, bits of the largest value but nan, and components of a dtype.
+class KeyFormat(NamedTuple):
+    """How the elements of a dtype are sort keys.
 
-    None if kernels cannot sort the dtype.
+    Attributes:
+        kind: KIND of kernels/radix_sort.py.
+        bits: bits of a scalar.
+        nan_above: for floats, the bits of the largest magnitude that is not nan; else 0.
+        components: scalars per element (2 for complex numbers), each of which is a key.
     """
+
+    kind: int
+    bits: int
+    nan_above: int = 0
+    components: int = 1
+
+
+@lru_cache(64)
+def key_format(dtype: Any) -> KeyFormat | None:
+    """The format of a dtype's elements as keys; None if kernels cannot sort them."""
     stored = storage_dtype(dtype)
     if dtypes.is_complex(stored):
-        fields = key_format(np.dtype(f"f{stored.itemsize // 2}"))
-        return None if fields is None else (*fields[:3], 2)
+        component = key_format(np.dtype(f"f{stored.itemsize // 2}"))
+        return None if component is None else component._replace(components=2)
     if stored in dtypes.NARROW_INTEGERS:
         kind = kernels.UNSIGNED if dtypes.is_unsigned(stored) else kernels.SIGNED
-        return kind, dtypes.bits_of(stored), 0, 1
+        return KeyFormat(kind, dtypes.bits_of(stored))
     if dtypes.is_floating(stored):
         largest = _largest_magnitude(stored)
-        return None if largest is None else (kernels.FLOAT, 8 * stored.itemsize, largest, 1)
-    if number_kind(stored) is None:
+        return None if largest is None else KeyFormat(kernels.FLOAT, 8 * stored.itemsize, largest)
+    if scalar_format(stored) is None:
         return None
-    signed = stored.kind == "i"
-    return (kernels.SIGNED if signed else kernels.UNSIGNED), 8 * stored.itemsize, 0, 1
+    kind = kernels.SIGNED if stored.kind == "i" else kernels.UNSIGNED
+    return KeyFormat(kind, 8 * stored.itemsize)
 
 
 def _largest_magnitude(dtype: np.dtype) -> int | None:
@@ -114,25 +124,24 @@ def _largest_magnitude(dtype: np.dtype) -> int | None:
 def add_order(
     sequence: LaunchSequence,
     keys: Sequence[Key],
-    rows: tuple[int, int, int],
+    shape: RowShape,
     constants: dict[str, int],
-) -> At:
+) -> ArrayLocation:
     """Add the launches that find the order (argsort) of rows by keys.
 
     Args:
         sequence: receives the launches.
         keys: the sort keys, the primary one first.
-        rows: (outer, length, inner).
+        shape: shape of the keys; rows must be shorter than LONGEST_ROW.
         constants: ``DESCENDING`` and ``TOTAL_ORDER``, for all keys.
 
     Returns:
         Location of the order, uint32 of shape (rows, length).
     """
-    shape = _Rows(*rows)
-    size = 4 * shape.count * shape.length
+    size = 4 * shape.row_count * shape.length
     order, spare = sequence.memory(size), None
-    for number, key in enumerate(reversed(keys)):
-        key_constants = {**_key_constants(key), "ORDERED": int(number > 0), **constants}
+    for index, key in enumerate(reversed(keys)):
+        key_constants = {**_key_constants(key), "ORDERED": int(index > 0), **constants}
         if shape.length <= LONGEST_TILE[key.storage_bits]:
             _add_tile(sequence, key, order, shape, key_constants)
             continue
@@ -153,58 +162,77 @@ def _key_constants(key: Key) -> dict[str, int]:
 
 
 def _add_tile(
-    sequence: LaunchSequence, key: Key, order: At, shape: _Rows, constants: dict[str, int]
+    sequence: LaunchSequence,
+    key: Key,
+    order: ArrayLocation,
+    shape: RowShape,
+    constants: dict[str, int],
 ) -> None:
     """Add the launch that sorts short rows, a block for each."""
     threads, items = _tile_shape(key, shape)
     sequence.launch(
         kernels.sort_tile,
         [(key.pointer, key.location), (_ORDER, order), (_ORDER, order), *_sizes(shape)],
-        rows_grid(1, shape.count),
+        rows_grid(1, shape.row_count),
         threads,
-        {**constants, **_block(threads, items)},
+        {**constants, **_block_constants(threads, items)},
     )
 
 
-def _tile_shape(key: Key, shape: _Rows) -> tuple[int, int]:
+def _tile_shape(key: Key, shape: RowShape) -> tuple[int, int]:
     """Threads of a block that sorts a short row, and elements per thread."""
-    fitting = [pair for pair in _SHAPES if pair[0] * pair[1] >= shape.length]
-    return fitting[0] if fitting else (_THREADS, LONGEST_TILE[key.storage_bits] // _THREADS)
+    for threads, items in _BLOCK_SHAPES:
+        if threads * items >= shape.length:
+            return threads, items
+    return _THREADS, LONGEST_TILE[key.storage_bits] // _THREADS
 
 
 def _add_keys_alone(
-    sequence: LaunchSequence, key: Key, out: At, shape: _Rows, constants: dict[str, int]
+    sequence: LaunchSequence,
+    key: Key,
+    out: ArrayLocation,
+    shape: RowShape,
+    constants: dict[str, int],
 ) -> None:
-    """Add the launches that sort values directly, without an order."""
+    """Add the launches that sort values directly, without an order.
+
+    Args:
+        sequence: receives the launches.
+        key: the only operand, which has one component.
+        out: location of the sorted values.
+        shape: shape of the operand and of the output.
+        constants: ``DESCENDING`` and ``TOTAL_ORDER``.
+    """
     constants = {**_key_constants(key), "ORDERED": 0, **constants}
     if shape.length <= LONGEST_TILE[key.storage_bits]:
         threads, items = _tile_shape(key, shape)
         sequence.launch(
             kernels.sort_tile_of_keys,
             [(key.pointer, key.location), (key.pointer, out), *_sizes(shape)],
-            rows_grid(1, shape.count),
+            rows_grid(1, shape.row_count),
             threads,
-            {**constants, **_block(threads, items)},
+            {**constants, **_block_constants(threads, items)},
         )
         return
     passes = _Passes(sequence, key, shape, constants)
-    shifts = range(0, key.bits, _DIGIT)
-    size = int(key.pointer.removeprefix("*uint")) // 8 * shape.count * shape.length
+    shifts = range(0, key.bits, _DIGIT_BITS)
+    itemsize = int(key.pointer.removeprefix("*uint")) // 8
+    size = itemsize * shape.row_count * shape.length
     # Passes alternate between two buffers, of which the result is one if its rows are contiguous.
     # Otherwise there are two spare buffers, and only the last pass writes the result.
     spare = [sequence.memory(size) for _ in range(min(len(shifts) - 1, 1 + (shape.inner > 1)))]
     if shape.inner == 1:
         spare.append(out)
     source, inner = key.location, shape.inner
-    for number, shift in enumerate(shifts):
-        is_last = number == len(shifts) - 1
-        target = out if is_last else spare[(len(shifts) - 2 - number) % len(spare)]
+    for index, shift in enumerate(shifts):
+        is_last = index == len(shifts) - 1
+        target = out if is_last else spare[(len(shifts) - 2 - index) % len(spare)]
         target_inner = shape.inner if is_last else 1
         arguments = [
             (key.pointer, source),
-            *passes.buffers(number),
+            *passes.buffers(index),
             (key.pointer, target),
-            (_INDEX, shape.count),
+            (_INDEX, shape.row_count),
             (_INDEX, shape.length),
             (_INDEX, inner),
             (_INDEX, target_inner),
@@ -216,7 +244,7 @@ def _add_keys_alone(
             passes.grid,
             _THREADS,
             passes.constants,
-            resident=_RESIDENT,
+            resident=_RESIDENT_BLOCKS,
         )
         source, inner = target, 1
 
@@ -230,38 +258,46 @@ class _Passes:
     """
 
     def __init__(
-        self, sequence: LaunchSequence, key: Key, shape: _Rows, constants: dict[str, int]
+        self, sequence: LaunchSequence, key: Key, shape: RowShape, constants: dict[str, int]
     ) -> None:
         items = LONGEST_TILE[key.storage_bits] // _THREADS
-        count = -(-key.bits // _DIGIT)
-        self.constants = {**constants, **_block(_THREADS, items), "DIGITS": 256 * count}
+        pass_count = -(-key.bits // _DIGIT_BITS)
+        self.constants = {
+            **constants,
+            **_block_constants(_THREADS, items),
+            "DIGITS": _DIGIT_VALUES * pass_count,
+        }
         tiles = -(-shape.length // (_THREADS * items))
-        self.grid = (shape.count * tiles, 1, 1)
-        self._row_bytes, sum_count = 4 * 256 * shape.count, 256 * shape.count * tiles
-        zeros = count * 256 * shape.count + sum_count + count
-        self._totals = sequence.memory(4 * zeros)
-        first = self._totals.plus(count * self._row_bytes)
-        self._sums = (first, sequence.memory(4 * sum_count))
-        self._tickets = first.plus(4 * sum_count)
-        cleared = [(_ORDER, self._totals), (_INDEX, zeros)]
-        sequence.for_each(clear, cleared, zeros, {})
+        self.grid = (shape.row_count * tiles, 1, 1)
+        # uint32 buffers: digit totals of each row and pass, tile sums of a pass, and a ticket for
+        # each pass. Passes alternate between two buffers of sums, and clear that of the next pass.
+        total_count = _DIGIT_VALUES * shape.row_count
+        sum_count = total_count * tiles
+        cleared_count = pass_count * total_count + sum_count + pass_count
+        self._pass_totals_bytes = 4 * total_count
+        self._totals = sequence.memory(4 * cleared_count)
+        first_sums = self._totals.plus(pass_count * self._pass_totals_bytes)
+        self._sums = (first_sums, sequence.memory(4 * sum_count))
+        self._tickets = first_sums.plus(4 * sum_count)
+        cleared = [(_ORDER, self._totals), (_INDEX, cleared_count)]
+        sequence.for_each(clear, cleared, cleared_count, {})
         chunk = -(-tiles // _MOST_CHUNKS)
         arguments = [(key.pointer, key.location), (_ORDER, self._totals), *_sizes(shape)]
         sequence.launch(
             kernels.count_digits,
             [*arguments, (_INDEX, chunk)],
-            rows_grid(-(-tiles // chunk), shape.count),
+            rows_grid(-(-tiles // chunk), shape.row_count),
             _THREADS,
             self.constants,
         )
 
-    def buffers(self, number: int) -> list[tuple[str, At]]:
-        """Arguments of pass ``number``: digit totals, tile sums, sums to clear, and tickets."""
+    def buffers(self, index: int) -> list[tuple[str, ArrayLocation]]:
+        """Arguments of pass ``index``: digit totals, tile sums, sums to clear, and its ticket."""
         buffers = [
-            self._totals.plus(number * self._row_bytes),
-            self._sums[number % 2],
-            self._sums[(number + 1) % 2],
-            self._tickets.plus(4 * number),
+            self._totals.plus(index * self._pass_totals_bytes),
+            self._sums[index % 2],
+            self._sums[(index + 1) % 2],
+            self._tickets.plus(4 * index),
         ]
         return [(_ORDER, location) for location in buffers]
 
@@ -269,32 +305,36 @@ class _Passes:
 def _add_passes(
     sequence: LaunchSequence,
     key: Key,
-    orders: tuple[At, At],
-    shape: _Rows,
+    orders: tuple[ArrayLocation, ArrayLocation],
+    shape: RowShape,
     constants: dict[str, int],
-) -> tuple[At, At]:
+) -> tuple[ArrayLocation, ArrayLocation]:
     """Add the launches that sort long rows: digit counts, then a pass per digit.
 
     Args:
+        sequence: receives the launches.
+        key: the sort key.
         orders: locations of the initial order and of a spare buffer of the same size.
+        shape: shape of the keys.
+        constants: constants of radix_sort.py for the key.
 
     Returns:
         The locations of the final order and of the spare buffer: the same two, maybe swapped.
     """
-    bits = key.storage_bits
-    size = bits // 8 * shape.count * shape.length
+    storage_bits = key.storage_bits
+    size = storage_bits // 8 * shape.row_count * shape.length
     key_buffers = [sequence.memory(size), sequence.memory(size)]
     passes = _Passes(sequence, key, shape, constants)
     source, source_type = key.location, key.pointer
     order, target = orders
     pass_constants = passes.constants
-    for number, shift in enumerate(range(0, key.bits, _DIGIT)):
-        is_last = shift + _DIGIT >= key.bits
+    for index, shift in enumerate(range(0, key.bits, _DIGIT_BITS)):
+        is_last = shift + _DIGIT_BITS >= key.bits
         arguments = [
             (source_type, source),
             (_ORDER, order),
-            *passes.buffers(number),
-            (f"*uint{bits}", key_buffers[0]),
+            *passes.buffers(index),
+            (f"*uint{storage_bits}", key_buffers[0]),
             (_ORDER, target),
             *_sizes(shape),
             (_INDEX, shift),
@@ -306,20 +346,21 @@ def _add_passes(
             passes.grid,
             _THREADS,
             move_constants,
-            resident=_RESIDENT if number else 1,  # preparing keys takes more registers
+            resident=_RESIDENT_BLOCKS if index else 1,  # preparing keys takes more registers
         )
-        source, source_type = key_buffers[0], f"*uint{bits}"
+        source, source_type = key_buffers[0], f"*uint{storage_bits}"
         order, target = target, order
         key_buffers.reverse()
-        pass_constants = {**prepared_key_constants(pass_constants), "BITS": bits}
+        pass_constants = {**prepared_key_constants(pass_constants), "BITS": storage_bits}
     return order, target
 
 
-def _sizes(shape: _Rows) -> list[tuple[str, int]]:
-    return [(_INDEX, shape.count), (_INDEX, shape.length), (_INDEX, shape.inner)]
+def _sizes(shape: RowShape) -> list[tuple[str, int]]:
+    return [(_INDEX, shape.row_count), (_INDEX, shape.length), (_INDEX, shape.inner)]
 
 
-def _block(threads: int, items: int) -> dict[str, int]:
+def _block_constants(threads: int, items: int) -> dict[str, int]:
+    """Constants of a block of ``threads`` threads with ``items`` elements each."""
     return {
         "THREADS": threads,
         "ITEMS": items,
@@ -334,9 +375,9 @@ def _block(threads: int, items: int) -> dict[str, int]:
 def add_sort(
     sequence: LaunchSequence,
     sort: Sort,
-    sources: Sequence[At],
-    outs: Sequence[At],
-    kinds: Sequence[Any],
+    sources: Sequence[ArrayLocation],
+    outs: Sequence[ArrayLocation],
+    operand_dtypes: Sequence[Any],
 ) -> bool:
     """Add the launches of a sort; False, and no launch, if kernels do not support its keys.
 
@@ -345,42 +386,43 @@ def add_sort(
         sort: the operation.
         sources: locations of row-major operands, of which the first ``sort.keys`` are keys.
         outs: locations of the sorted operands, and optionally of int32 positions.
-        kinds: dtypes of the operands.
+        operand_dtypes: dtypes of the operands.
     """
     keys: list[Key] = []
-    for location, dtype in list(zip(sources, kinds, strict=True))[: sort.keys]:
-        fields = key_format(dtype)
-        if fields is None or sort.length >= LONGEST_ROW:
+    for location, dtype in list(zip(sources, operand_dtypes, strict=True))[: sort.keys]:
+        key_of_dtype = key_format(dtype)
+        if key_of_dtype is None or sort.length >= LONGEST_ROW:
             return False
-        kind, bits, largest, components = fields
+        kind, bits, nan_above, components = key_of_dtype
         pointer = uint_pointer(storage_dtype(dtype).itemsize // components)
         keys += [
-            Key(location, pointer, kind, bits, largest, components, component)
+            Key(location, pointer, kind, bits, nan_above, components, component)
             for component in range(components)
         ]
     constants = {"DESCENDING": int(sort.descending), "TOTAL_ORDER": int(sort.total_order)}
-    rows = (sort.outer, sort.length, sort.inner)
+    shape = RowShape(sort.outer, sort.length, sort.inner)
     is_alone = len(sources) == len(outs) == len(keys) == 1 and sort.out_length == sort.length
     if is_alone and keys[0].components == 1:
-        _add_keys_alone(sequence, keys[0], outs[0], _Rows(*rows), constants)
+        _add_keys_alone(sequence, keys[0], outs[0], shape, constants)
         return True
     is_selected = len(keys) == 1 and _is_selected(sort, keys[0])
     if is_selected:
-        order = _add_selected_order(sequence, keys[0], rows, sort.out_length, constants)
+        order = _add_selected_order(sequence, keys[0], shape, sort.out_length, constants)
     else:
-        order = add_order(sequence, keys, rows, constants)
+        order = add_order(sequence, keys, shape, constants)
     count = sort.outer * sort.out_length * sort.inner
-    index, is_long = index_reaching(sort.outer * sort.length * sort.inner)
+    index_type, is_long = index_reaching(sort.outer * sort.length * sort.inner)
     scalars = TakeScalars(count, sort.length, sort.inner, taken=sort.out_length)
-    sizes = scalar_arguments(copying.take, index, scalars)
+    sizes = scalar_arguments(copying.take, index_type, scalars)
     has_positions = len(outs) > len(sources)
-    for number, (source, out, dtype) in enumerate(zip(sources, outs, kinds, strict=False)):
+    for index, (source, out, dtype) in enumerate(zip(sources, outs, operand_dtypes, strict=False)):
         pointer = uint_pointer(storage_dtype(dtype).itemsize)
-        positions = outs[-1] if has_positions and number == 0 else order
+        stores_positions = has_positions and index == 0
+        positions = outs[-1] if stores_positions else order
         arguments = [(pointer, source), (_ORDER, order), (pointer, out), ("*int32", positions)]
         take_constants = {
             "SIZE": storage_dtype(dtype).itemsize,
-            "POSITIONS": int(has_positions and number == 0),
+            "POSITIONS": int(stores_positions),
             "SELECTED": int(is_selected),
             "LONG": is_long,
         }
@@ -397,17 +439,22 @@ def _is_selected(sort: Sort, key: Key) -> bool:
 def _add_selected_order(
     sequence: LaunchSequence,
     key: Key,
-    rows: tuple[int, int, int],
+    shape: RowShape,
     k: int,
     constants: dict[str, int],
-) -> At:
+) -> ArrayLocation:
     """Add a selection and the sort of its result; location of the order (rows, k)."""
     items = LONGEST_TILE[key.storage_bits] // _THREADS
-    key_constants = {**_key_constants(key), "ORDERED": 0, **constants, **_block(_THREADS, items)}
-    least_keys, order = add_selected(sequence, (key.pointer, key.location), rows, k, key_constants)
+    key_constants = {
+        **_key_constants(key),
+        "ORDERED": 0,
+        **constants,
+        **_block_constants(_THREADS, items),
+    }
+    least_keys, order = add_selected(sequence, (key.pointer, key.location), shape, k, key_constants)
     selected_key = Key(least_keys, uint_pointer(key.storage_bits // 8), kernels.CODES, key.bits)
-    shape = _Rows(rows[0] * rows[2], k, 1)
-    _add_tile(sequence, selected_key, order, shape, prepared_key_constants(key_constants))
+    selected_shape = RowShape(shape.row_count, k, 1)
+    _add_tile(sequence, selected_key, order, selected_shape, prepared_key_constants(key_constants))
     return order
 
 

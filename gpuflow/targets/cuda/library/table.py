@@ -1,4 +1,9 @@
-"""Providers of library calls on GPUs: the first that supports a call is used, else CuPy."""
+"""Providers of library calls on GPUs: the first that supports a call is used, else CuPy.
+
+Providers of cuDNN come before those of our kernels, which support more calls.
+
+Tests: tests/targets/cuda/test_cudnn.py, tests/kernels/test_kernels_offline.py.
+"""
 
 from __future__ import annotations
 
@@ -22,8 +27,8 @@ from gpuflow.core.blocks import (
 from gpuflow.targets.cuda.library import (
     attention,
     convolutions,
-    library_attention,
-    library_convolutions,
+    cudnn_attention,
+    cudnn_convolutions,
     products,
     runs,
     scans,
@@ -35,7 +40,7 @@ from gpuflow.targets.cuda.library import scatter_add as atomic_sums
 
 PROVIDERS: Providers = {
     Product: (products.PROVIDER,),
-    Convolution: (library_convolutions.PROVIDER, convolutions.PROVIDER),
+    Convolution: (cudnn_convolutions.PROVIDER, convolutions.PROVIDER),
     Triangular: (small_matrices.PROVIDER,),
     Lu: (small_matrices.PROVIDER,),
     Cholesky: (small_matrices.PROVIDER,),
@@ -47,5 +52,5 @@ PROVIDERS: Providers = {
     Runs: (runs.PROVIDER,),
     AtomicSums: (atomic_sums.PROVIDER,),
     UserKernel: (user_kernels.PROVIDER,),
-    Attention: (library_attention.PROVIDER, attention.PROVIDER),
+    Attention: (cudnn_attention.PROVIDER, attention.PROVIDER),
 }

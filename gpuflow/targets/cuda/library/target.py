@@ -1,4 +1,7 @@
-"""The compilation target of GPUs: its schedules, and its providers of library calls."""
+"""The compilation target of GPUs: its schedules, and its providers of library calls.
+
+Tests: tests/targets/cuda/test_gpu_epilogues.py, tests/targets/cuda/test_cudnn_plans.py.
+"""
 
 from __future__ import annotations
 
@@ -9,19 +12,19 @@ from gpuflow.base.caches import cache
 from gpuflow.base.config import config
 from gpuflow.compiler.planning.plan import CallStep, KernelStep
 from gpuflow.compiler.schedules.schedule import KernelRewrites
-from gpuflow.compiler.target import PlainTarget, chosen, maker
+from gpuflow.compiler.target import PlainTarget, choose_implementation, describe_provider
 from gpuflow.core.blocks import Product
 from gpuflow.core.jaxpr import Eqn
 from gpuflow.core.lowering import block_of
 from gpuflow.targets.cuda.codegen.printing.printers import print_cuda
 from gpuflow.targets.cuda.codegen.schedules.pipeline import CUDA_SCHEDULES
-from gpuflow.targets.cuda.library.dnn.calls import DeepLibrary
+from gpuflow.targets.cuda.library.dnn.calls import DnnLibrary
 from gpuflow.targets.cuda.library.launch_sequence import LaunchSequence
 from gpuflow.targets.cuda.library.table import PROVIDERS
 from gpuflow.targets.cuda.runtime.driver.api import Epilogues
 from gpuflow.targets.cuda.runtime.driver.launch import launched_kernel
 
-_COLUMNS = 8  # cublasLt's epilogues are used if the number of columns is a multiple of it
+_COLUMN_MULTIPLE = 8  # cublasLt's epilogues are used if the number of columns is a multiple of it
 
 
 class GpuTarget(PlainTarget):
@@ -29,7 +32,7 @@ class GpuTarget(PlainTarget):
 
     Args:
         atomic_sums, excess_precision: as in ``Target``.
-        deep_library: the library of convolutions and attention; None: use handwritten kernels.
+        dnn_library: the library of convolutions and attention; None: use handwritten kernels.
         epilogues: the library of products with epilogues; None: do not fuse epilogues.
     """
 
@@ -41,33 +44,33 @@ class GpuTarget(PlainTarget):
         self,
         atomic_sums: bool = False,
         excess_precision: bool = False,
-        deep_library: DeepLibrary | None = None,
+        dnn_library: DnnLibrary | None = None,
         epilogues: Epilogues | None = None,
     ) -> None:
         self._epilogues = epilogues
         self.atomic_sums, self.excess_precision = atomic_sums, excess_precision
-        self.deep_library = deep_library
+        self.dnn_library = dnn_library
 
-    def choice_of(self, step: CallStep) -> LaunchSequence | None:
+    def implementation_of(self, step: CallStep) -> LaunchSequence | None:
         """The launch sequence of a call; None if CuPy computes it. Empty if outputs are."""
         block = block_of(step.eqn)
         if block is not None and not any([var.aval.size for var in step.eqn.outputs]):
             return LaunchSequence(len(step.operands) + len(step.outputs))
-        choice: Any = chosen(PROVIDERS, block, step, self)
-        return choice
+        implementation: Any = choose_implementation(PROVIDERS, block, step, self)
+        return implementation
 
-    def maker_of(self, step: CallStep) -> str:
+    def describe_provider(self, step: CallStep) -> str:
         """The name of a call's provider, with its version, and why others do not apply."""
-        return maker(PROVIDERS, block_of(step.eqn), step, self)
+        return describe_provider(PROVIDERS, block_of(step.eqn), step, self)
 
-    def offers(self, call: Eqn) -> bool:
+    def supports(self, call: Eqn) -> bool:
         """Whether the library of epilogues supports ``call``, a product with an epilogue."""
         block = block_of(call)
         if self._epilogues is None or not isinstance(block, Product) or block.epilogue is None:
             return False
         out = call.outputs[0].aval
         columns = prod([call.inputs[1].aval.shape[d] for d in block.right[2]])
-        return columns % _COLUMNS == 0 and self._epilogues.offers(
+        return columns % _COLUMN_MULTIPLE == 0 and self._epilogues.supports(
             block.epilogue, out.dtype, block.reduced
         )
 
@@ -77,21 +80,21 @@ class GpuTarget(PlainTarget):
 
 
 def chosen_gpu_target(
-    deep_library: DeepLibrary | None = None, epilogues: Epilogues | None = None
+    dnn_library: DnnLibrary | None = None, epilogues: Epilogues | None = None
 ) -> GpuTarget:
     """The target for this thread's settings; devices of one model share it, and so share plans."""
     settings = config.trace_context()
     if not config.environment.cuda_epilogues:
         epilogues = None
-    return gpu_target(settings.atomic_sums, settings.excess_precision, deep_library, epilogues)
+    return gpu_target(settings.atomic_sums, settings.excess_precision, dnn_library, epilogues)
 
 
 @cache
 def gpu_target(
     atomic_sums: bool = False,
     excess_precision: bool = False,
-    deep_library: DeepLibrary | None = None,
+    dnn_library: DnnLibrary | None = None,
     epilogues: Epilogues | None = None,
 ) -> GpuTarget:
     """The target for these settings; the same object for equal arguments."""
-    return GpuTarget(atomic_sums, excess_precision, deep_library, epilogues)
+    return GpuTarget(atomic_sums, excess_precision, dnn_library, epilogues)

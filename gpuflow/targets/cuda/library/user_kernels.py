@@ -1,4 +1,7 @@
-"""Provider of kernels of users: converts their arguments to argument slots."""
+"""Provider of kernels of users: converts their arguments to argument slots.
+
+Tests: tests/targets/cuda/test_user_kernels.py.
+"""
 
 from __future__ import annotations
 
@@ -12,9 +15,9 @@ from gpuflow.compiler.planning.plan import CallStep
 from gpuflow.compiler.target import Provider
 from gpuflow.core.aval import ShapedArray, storage_dtype
 from gpuflow.core.blocks import CudaText, UserKernel
-from gpuflow.targets.cuda.codegen.build import Touched
-from gpuflow.targets.cuda.codegen.user_kernels import ArrayType, NumberType, ParameterType
-from gpuflow.targets.cuda.library.launch_sequence import At, LaunchSequence, UserLaunch
+from gpuflow.targets.cuda.codegen.build import KernelArrayAccess
+from gpuflow.targets.cuda.codegen.user_kernels import ArrayType, ParameterType, ScalarType
+from gpuflow.targets.cuda.library.launch_sequence import ArrayLocation, LaunchSequence, UserLaunch
 
 
 def _choose(kernel: UserKernel, step: CallStep, target: Any) -> LaunchSequence:
@@ -22,14 +25,14 @@ def _choose(kernel: UserKernel, step: CallStep, target: Any) -> LaunchSequence:
     avals = [operand.aval for operand in step.operands]
     count = len(avals)
     sequence = LaunchSequence(count + len(step.outputs))
-    locations = [At(number) for number in range(count + len(step.outputs))]
+    locations = [ArrayLocation(index) for index in range(count + len(step.outputs))]
     avals += [var.aval for var in step.eqn.outputs]
     sequence.launches.append(_launch(kernel, locations, avals, count))
     return sequence
 
 
 def _launch(
-    kernel: UserKernel, locations: Sequence[At], avals: Sequence[ShapedArray], count: int
+    kernel: UserKernel, locations: Sequence[ArrayLocation], avals: Sequence[ShapedArray], count: int
 ) -> UserLaunch:
     """The launch of a user's kernel: arrays become pointers (CUDA C) or Numba's array structs.
 
@@ -39,11 +42,11 @@ def _launch(
         count: number of operands.
     """
     types: list[ParameterType] = []
-    slots: list[At | int] = []
-    touches: list[Touched] = []
+    slots: list[ArrayLocation | int] = []
+    array_accesses: list[KernelArrayAccess] = []
     for parameter in kernel.parameters:
         if isinstance(parameter, np.generic):
-            types.append(NumberType(parameter.dtype.name))
+            types.append(ScalarType(parameter.dtype.name))
             slots.append(_bits(parameter))
             continue
         aval, dtype = avals[parameter], storage_dtype(avals[parameter].dtype)
@@ -54,10 +57,12 @@ def _launch(
         begins = is_output and kernel.begins[parameter - count] is not None
         what = f"output {parameter - count}" if is_output else f"operand {parameter}"
         nbytes = prod(aval.shape) * dtype.itemsize
-        touches.append(Touched(len(slots), nbytes, what, not is_output or begins, is_output))
+        array_accesses.append(
+            KernelArrayAccess(len(slots), nbytes, what, not is_output or begins, is_output)
+        )
         slots.append(locations[parameter])
         slots += after
-    return UserLaunch(kernel, tuple(types), tuple(slots), tuple(touches))
+    return UserLaunch(kernel, tuple(types), tuple(slots), tuple(array_accesses))
 
 
 def _fields(aval: ShapedArray, dtype: np.dtype) -> tuple[list[int], list[int]]:
@@ -70,9 +75,9 @@ def _fields(aval: ShapedArray, dtype: np.dtype) -> tuple[list[int], list[int]]:
     return [0, 0, prod(aval.shape), dtype.itemsize], [*aval.shape, *strides]
 
 
-def _bits(number: np.generic) -> int:
-    """The bits of a scalar in the low bytes of an argument slot."""
-    return int.from_bytes(number.tobytes().ljust(8, b"\0"), "little", signed=True)
+def _bits(scalar: np.generic) -> int:
+    """The bits of a scalar of at most 8 bytes in the low bytes of an argument slot."""
+    return int.from_bytes(scalar.tobytes().ljust(8, b"\0"), "little", signed=True)
 
 
 PROVIDER = Provider("the user's kernel", _choose)

@@ -17,7 +17,7 @@ from op_sweep import accepted_dtypes, all_primitives, operands
 from samples import SAMPLES
 
 import gpuflow as gf
-from gpuflow.compiler.planning.plan import CallStep, Operand
+from gpuflow.compiler.planning.plan import CallStep, StepOperand
 from gpuflow.core.aval import ShapedArray
 from gpuflow.core.lowering import Library, OnHost
 from gpuflow.targets.cuda.library.target import GpuTarget
@@ -34,9 +34,9 @@ def is_ours(primitive, ins, params):
     """Whether a provider makes it: none of it is left to CuPy."""
     jaxpr = gf.make_jaxpr(lambda *operands: primitive.bind(*operands, **params))(*ins)
     (eqn,) = (eqn for eqn in jaxpr.eqns if eqn.primitive is primitive)
-    places = tuple(Operand(k, atom.aval) for k, atom in enumerate(eqn.inputs))
+    places = tuple(StepOperand(k, atom.aval) for k, atom in enumerate(eqn.inputs))
     outputs = tuple(range(len(places), len(places) + len(eqn.outputs)))
-    return GpuTarget().choice_of(CallStep(eqn, places, outputs)) is not None
+    return GpuTarget().implementation_of(CallStep(eqn, places, outputs)) is not None
 
 
 def refusal(primitive, outs, arrays, params):

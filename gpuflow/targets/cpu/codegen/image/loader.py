@@ -7,8 +7,10 @@ in the block.
 
     read-only: text, stubs, constants, slots | from the next page on, if any: data, zeros
 
-The bytes of an image are ``MAGIC``, the length of a header in 4 bytes, the header as JSON, and the
-block without its last zeros.
+The bytes of an image are ``MAGIC``, the length of a header in 4 bytes (little-endian), the header
+as JSON, and the block without its last zeros. A change of this format needs a new ``MAGIC``.
+
+Tests: tests/targets/cpu/test_cpu_image.py, tests/test_exit.py.
 """
 
 from __future__ import annotations
@@ -30,18 +32,20 @@ from gpuflow.base.records import record
 HAS_IMAGES = sys.platform == "linux" and platform.machine() == "x86_64"
 MAGIC = b"gpuflow image 1\n"
 PAGE = 4096  # of x86-64
-_LENGTH = struct.Struct("<I")
+_HEADER_LENGTH = struct.Struct("<I")
 _SLOT_BYTES = 8
-_FAILED = ctypes.c_void_p(-1).value
+_MAP_FAILED = ctypes.c_void_p(-1).value
 
 
 @record
 class Image:
-    """Code that is ready to be copied into memory.
+    """Code that is ready to be copied into memory. Offsets are in bytes from the block's start.
+
+    The names of the fields are keys of the file's header.
 
     Attributes:
         block: initial contents of the memory; zeros follow.
-        size: bytes of memory.
+        size: bytes of memory, at least the length of ``block``.
         read_only: bytes at its start that become executable and read-only: a multiple of pages, or
             all.
         entries: offsets of the exported functions.
@@ -68,7 +72,7 @@ class Image:
                 "fixups": list(self.fixups),
             }
         ).encode()
-        return b"".join([MAGIC, _LENGTH.pack(len(header)), header, self.block])
+        return b"".join([MAGIC, _HEADER_LENGTH.pack(len(header)), header, self.block])
 
 
 def is_image(code: bytes) -> bool:
@@ -76,19 +80,19 @@ def is_image(code: bytes) -> bool:
     return code.startswith(MAGIC)
 
 
-def image_from(code: bytes) -> Image:
+def parse_image(code: bytes) -> Image:
     """Parse and check the bytes of an image.
 
     Raises:
         RuntimeError: if they are not a complete image.
     """
-    start = len(MAGIC) + _LENGTH.size
+    header_start = len(MAGIC) + _HEADER_LENGTH.size
     try:
         if not is_image(code):
             raise ValueError("it starts with other bytes")
-        (length,) = _LENGTH.unpack_from(code, len(MAGIC))
-        header = parse_json(code[start : start + length])
-        block = code[start + length :]
+        (length,) = _HEADER_LENGTH.unpack_from(code, len(MAGIC))
+        header = parse_json(code[header_start : header_start + length])
+        block = code[header_start + length :]
         if header.pop("stored") != len(block):
             raise ValueError("it is cut off")
         image = Image(block, **header)
@@ -126,7 +130,8 @@ def load_image(
     """Load an image into this process.
 
     Args:
-        image: an image that ``image_from`` has checked.
+        image: an image that ``parse_image`` has checked, or that ``link_image`` returned. Its code
+            is executed, so it must be trusted.
         symbols: the requested functions.
         resolve: returns the address of an imported function, or None.
 
@@ -145,16 +150,17 @@ def load_image(
     memory = _Memory(image.size)
     ctypes.memmove(memory.address, image.block, len(image.block))
     for offset in image.fixups:
-        _add(memory, offset, memory.address)
+        _add_to_slot(memory, offset, memory.address)
     for name, offsets in image.imports.items():
         for offset in offsets:
-            _add(memory, offset, addresses[name] or 0)
+            _add_to_slot(memory, offset, addresses[name] or 0)
     # Memory is never writable and executable at once.
     memory.protect(image.read_only, mmap.PROT_READ | mmap.PROT_EXEC)
     return memory, {symbol: memory.address + image.entries[symbol] for symbol in symbols}
 
 
-def _add(memory: _Memory, offset: int, address: int) -> None:
+def _add_to_slot(memory: _Memory, offset: int, address: int) -> None:
+    """Add an address to the 64-bit slot at an offset, which must be inside of the memory."""
     slot = ctypes.c_uint64.from_address(memory.address + offset)
     slot.value += address  # wraps
 
@@ -167,31 +173,31 @@ class _Memory:
 
     def __init__(self, size: int) -> None:
         self.size = 0
-        rights, flags = mmap.PROT_READ | mmap.PROT_WRITE, mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS
-        address = _system().mmap(None, size, rights, flags, -1, 0)
-        if address == _FAILED:
+        protection, flags = mmap.PROT_READ | mmap.PROT_WRITE, mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS
+        address = _libc().mmap(None, size, protection, flags, -1, 0)
+        if address == _MAP_FAILED:
             raise OSError(ctypes.get_errno(), f"[cpu] the system has no {size} bytes for code")
         self.address, self.size = address, size
 
-    def protect(self, size: int, rights: int) -> None:
+    def protect(self, size: int, protection: int) -> None:
         """Set the protection of the first ``size`` bytes."""
-        if _system().mprotect(self.address, size, rights) != 0:
-            number = ctypes.get_errno()
+        if _libc().mprotect(self.address, size, protection) != 0:
+            errno = ctypes.get_errno()
             # Not a RuntimeError, after which the caller would build the kernel again.
             raise OSError(
-                number,
+                errno,
                 "[cpu] the system must let this process make memory executable; mprotect failed: "
-                f"{os.strerror(number)}. Fix: allow it (on SELinux execmem, in systemd "
+                f"{os.strerror(errno)}. Fix: allow it (on SELinux execmem, in systemd "
                 "MemoryDenyWriteExecute=no); run-time compilers need it.",
             )
 
     def __del__(self, is_finalizing: Callable[[], bool] = sys.is_finalizing) -> None:
         if getattr(self, "size", 0) and not is_finalizing():
-            _system().munmap(self.address, self.size)
+            _libc().munmap(self.address, self.size)
 
 
 @record
-class _System:
+class _LibcFunctions:
     """Functions of the C library, with their prototypes set."""
 
     mmap: Callable[[None, int, int, int, int, int], int]
@@ -200,11 +206,11 @@ class _System:
 
 
 @cache
-def _system() -> _System:
+def _libc() -> _LibcFunctions:
     library = ctypes.CDLL(None, use_errno=True)
-    address, size, number = ctypes.c_void_p, ctypes.c_size_t, ctypes.c_int
+    address, size, integer = ctypes.c_void_p, ctypes.c_size_t, ctypes.c_int
     library.mmap.restype = address
-    library.mmap.argtypes = (address, size, number, number, number, ctypes.c_int64)
-    library.mprotect.argtypes = (address, size, number)
+    library.mmap.argtypes = (address, size, integer, integer, integer, ctypes.c_int64)
+    library.mprotect.argtypes = (address, size, integer)
     library.munmap.argtypes = (address, size)
-    return _System(library.mmap, library.mprotect, library.munmap)
+    return _LibcFunctions(library.mmap, library.mprotect, library.munmap)

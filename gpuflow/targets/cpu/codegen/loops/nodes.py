@@ -3,10 +3,15 @@
 A program is one function of scalar statements and loops, with pointers and 64-bit indices. Python
 operators on expressions build expressions. ``==`` compares records; ``equals`` builds a comparison.
 
-    Expression = Name | Literal | Truth | Number | Operation | Prefix | Convert | Call
-    Statement = Assign | Run | Loop | Forever | Branch | Break | Return
+    Expression = Name | IntLiteral | BoolLiteral | TypedLiteral
+               | BinaryOperation | UnaryOperation | Convert | Call
+    Statement = Assign | CallStatement | Loop | InfiniteLoop | Branch | Break | Return
 
-docs/loop_programs.md describes the language, ``text`` renders it and ``parser`` reads it.
+docs/loop_programs.md describes the language, ``text`` renders it and ``parser`` reads it. A new
+node also needs code in ``expressions`` or ``loop_compiler``, and in the walks below. The records
+check no types: the compiler does, and raises InvalidProgram.
+
+Tests: tests/targets/cpu/test_loop_programs.py.
 """
 
 from __future__ import annotations
@@ -20,7 +25,7 @@ COMPARISONS = ("==", "!=", "<", "<=", ">", ">=")
 PARAMETERS = ("words", "lo", "hi")  # parameters of the function, see Program
 
 
-class Unsupported(Exception):
+class InvalidProgram(Exception):
     """A program is invalid: its author made an error."""
 
 
@@ -28,35 +33,35 @@ class Expression:
     """A value. In arithmetic with expressions, a Python int becomes an int64 literal."""
 
     def __add__(self, other: Expression | int) -> Expression:
-        return Operation("+", self, expression(other))
+        return BinaryOperation("+", self, expression(other))
 
     def __sub__(self, other: Expression | int) -> Expression:
-        return Operation("-", self, expression(other))
+        return BinaryOperation("-", self, expression(other))
 
     def __mul__(self, other: Expression | int) -> Expression:
-        return Operation("*", self, expression(other))
+        return BinaryOperation("*", self, expression(other))
 
     def __and__(self, other: Expression | int) -> Expression:
-        return Operation("&", self, expression(other))
+        return BinaryOperation("&", self, expression(other))
 
     def __lshift__(self, other: Expression | int) -> Expression:
-        return Operation("<<", self, expression(other))
+        return BinaryOperation("<<", self, expression(other))
 
     def __rshift__(self, other: Expression | int) -> Expression:
-        return Operation(">>", self, expression(other))
+        return BinaryOperation(">>", self, expression(other))
 
     def __lt__(self, other: Expression | int) -> Expression:
-        return Operation("<", self, expression(other))
+        return BinaryOperation("<", self, expression(other))
 
     def __gt__(self, other: Expression | int) -> Expression:
-        return Operation(">", self, expression(other))
+        return BinaryOperation(">", self, expression(other))
 
     def __ge__(self, other: Expression | int) -> Expression:
-        return Operation(">=", self, expression(other))
+        return BinaryOperation(">=", self, expression(other))
 
     def equals(self, other: Expression | int) -> Expression:
         """Whether the two values are equal."""
-        return Operation("==", self, expression(other))
+        return BinaryOperation("==", self, expression(other))
 
 
 @record
@@ -67,28 +72,36 @@ class Name(Expression):
 
 
 @record
-class Literal(Expression):
+class IntLiteral(Expression):
     """An int64."""
 
     value: int
 
 
 @record
-class Truth(Expression):
+class BoolLiteral(Expression):
     """A bool."""
 
     value: bool
 
 
 @record(eq=False)
-class Number(Expression):
-    """A constant of a compute dtype other than bool. Two are equal if their bits are equal."""
+class TypedLiteral(Expression):
+    """A constant of a compute dtype other than bool.
+
+    Two are equal if their dtypes and the texts of their values are: nan equals nan, and -0.0 does
+    not equal 0.0.
+
+    Attributes:
+        value: an int for integer dtypes, which must be in range; a float for floats.
+        dtype: a compute dtype.
+    """
 
     value: int | float
     dtype: str
 
     def __eq__(self, other: object) -> bool:
-        return isinstance(other, Number) and self._key == other._key
+        return isinstance(other, TypedLiteral) and self._key == other._key
 
     def __hash__(self) -> int:
         return hash(self._key)
@@ -99,8 +112,12 @@ class Number(Expression):
 
 
 @record
-class Operation(Expression):
-    """An operation of ``ARITHMETIC`` or ``COMPARISONS`` on values of one dtype."""
+class BinaryOperation(Expression):
+    """An operation of ``ARITHMETIC`` or ``COMPARISONS`` on values of one dtype.
+
+    Arithmetic has the dtype of its operands: integers wrap, and ``/`` is for floats only. A
+    comparison is a bool.
+    """
 
     operator: str
     left: Expression
@@ -108,7 +125,7 @@ class Operation(Expression):
 
 
 @record
-class Prefix(Expression):
+class UnaryOperation(Expression):
     """``-x``, ``~x`` of an integer, or ``not x`` of a bool."""
 
     operator: str
@@ -133,14 +150,18 @@ class Call(Expression):
 
 @record
 class Assign:
-    """The assignment of a value to a variable, or of all results of a call to several."""
+    """The assignment of a value to a variable, or of all results of a call to several.
+
+    All assignments of a name must have one dtype. Parameters of the function and counters of
+    enclosing loops cannot be assigned.
+    """
 
     targets: tuple[str, ...]
     value: Expression
 
 
 @record
-class Run:
+class CallStatement:
     """A call for its effect."""
 
     call: Call
@@ -166,7 +187,7 @@ class Loop:
 
 
 @record
-class Forever:
+class InfiniteLoop:
     """A loop without a condition, which a ``Break`` exits."""
 
     body: Sequence[Statement]
@@ -191,8 +212,8 @@ class Return:
     """Leave the function."""
 
 
-Statement = Assign | Run | Loop | Forever | Branch | Break | Return
-ZERO = Literal(0)
+Statement = Assign | CallStatement | Loop | InfiniteLoop | Branch | Break | Return
+ZERO = IntLiteral(0)
 
 
 @record
@@ -203,20 +224,23 @@ class Accessor:
         name: name by which the program calls it.
         kind: "reader", "guarded_reader" or "writer" (``codegen.functions``).
         storage: storage dtype of the operand.
-        scope: the operand's alias scope; operands in different scopes must not overlap.
-        scopes: number of alias scopes.
+        scope: index of the operand's alias scope; operands in different scopes must not overlap.
+        scope_count: number of alias scopes of the program.
     """
 
     name: str
     kind: str
     storage: str
     scope: int
-    scopes: int
+    scope_count: int
 
 
 @record
 class Program:
     """A kernel ``void entry(words, lo, hi)``: argument block, and range of the split axis.
+
+    ``words`` is the address of the argument block, whose slots have 8 bytes. ``lo`` and ``hi`` are
+    the half-open range of indices that a call computes.
 
     Attributes:
         entry: name of the function.
@@ -233,7 +257,7 @@ class Program:
 
 def expression(value: Expression | int) -> Expression:
     """Convert an int to a literal; an expression is returned unchanged."""
-    return Literal(value) if isinstance(value, int) else value
+    return IntLiteral(value) if isinstance(value, int) else value
 
 
 def call(function: str, *arguments: Expression | int) -> Call:
@@ -244,9 +268,9 @@ def call(function: str, *arguments: Expression | int) -> Call:
 def operands_of(value: Expression) -> Sequence[Expression]:
     """The direct operands of an expression."""
     match value:
-        case Operation(_, left, right):
+        case BinaryOperation(_, left, right):
             return left, right
-        case Prefix(_, operand) | Convert(_, operand):
+        case UnaryOperation(_, operand) | Convert(_, operand):
             return (operand,)
         case Call(_, arguments):
             return arguments
@@ -263,7 +287,7 @@ def expressions_in(value: Expression) -> Iterator[Expression]:
 def values_of(statement: Statement) -> Sequence[Expression]:
     """The direct expressions of a statement, without those of nested statements."""
     match statement:
-        case Assign(_, value) | Run(value) | Branch(value):
+        case Assign(_, value) | CallStatement(value) | Branch(value):
             return (value,)
         case Loop(_, first, end):
             return first, end
@@ -273,7 +297,7 @@ def values_of(statement: Statement) -> Sequence[Expression]:
 def blocks_of(statement: Statement) -> Sequence[Sequence[Statement]]:
     """The nested lists of statements of a statement."""
     match statement:
-        case Loop(body=body) | Forever(body=body):
+        case Loop(body=body) | InfiniteLoop(body=body):
             return (body,)
         case Branch(_, then, otherwise):
             return then, otherwise
@@ -292,4 +316,4 @@ def names_called(body: Iterable[Statement]) -> Iterator[str]:
     """Yield the functions that statements call, nested ones included."""
     for statement in statements_in(body):
         for value in values_of(statement):
-            yield from (one.function for one in expressions_in(value) if isinstance(one, Call))
+            yield from (node.function for node in expressions_in(value) if isinstance(node, Call))

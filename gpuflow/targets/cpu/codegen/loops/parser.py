@@ -1,4 +1,7 @@
-"""Parser of loop programs that are written as text: matrix products, and programs in tests."""
+"""Parser of loop programs that are written as text: matrix products, and programs in tests.
+
+Tests: tests/targets/cpu/test_loop_programs.py.
+"""
 
 from __future__ import annotations
 
@@ -11,29 +14,29 @@ from gpuflow.targets.cpu.codegen.loops.nodes import (
     ZERO,
     Accessor,
     Assign,
+    BinaryOperation,
+    BoolLiteral,
     Branch,
     Break,
     Call,
+    CallStatement,
     Convert,
     Expression,
-    Forever,
-    Literal,
+    InfiniteLoop,
+    IntLiteral,
+    InvalidProgram,
     Loop,
     Name,
-    Number,
-    Operation,
-    Prefix,
     Program,
     Return,
-    Run,
     Statement,
-    Truth,
-    Unsupported,
+    TypedLiteral,
+    UnaryOperation,
 )
 from gpuflow.targets.cpu.codegen.loops.text import LoopSource
 from gpuflow.targets.parsing import parsed
 
-_OPERATORS: dict[type, str] = {
+_BINARY_OPERATORS: dict[type, str] = {
     ast.Add: "+",
     ast.Sub: "-",
     ast.Mult: "*",
@@ -50,7 +53,7 @@ _OPERATORS: dict[type, str] = {
     ast.Gt: ">",
     ast.GtE: ">=",
 }
-_PREFIXES: dict[type, str] = {ast.Not: "not", ast.Invert: "~", ast.USub: "-"}
+_UNARY_OPERATORS: dict[type, str] = {ast.Not: "not", ast.Invert: "~", ast.USub: "-"}
 _ACCESSORS = ("reader", "guarded_reader", "writer")
 
 
@@ -63,11 +66,11 @@ def program_of(text: str, entry: str) -> Program:
     """Parse the text of a loop program.
 
     Args:
-        text: a text in the form that ``text.program_text`` prints.
-        entry: name of its function.
+        text: a text in the form that ``text.program_text`` prints, with one function.
+        entry: name of its function. Types of names and calls are not checked here.
 
     Raises:
-        Unsupported: if the text has a construct that loop programs do not have.
+        InvalidProgram: if the text has a construct that loop programs do not have.
     """
     accessors: list[Accessor] = []
     body: Sequence[Statement] = ()
@@ -79,10 +82,10 @@ def program_of(text: str, entry: str) -> Program:
                 accessors.append(_accessor(name, call))
             case ast.FunctionDef(name=name) if name == entry:
                 if tuple(argument.arg for argument in node.args.args) != PARAMETERS:
-                    raise Unsupported(ast.unparse(node.args))
+                    raise InvalidProgram(ast.unparse(node.args))
                 body = _block(node.body)
             case _:
-                raise Unsupported(ast.unparse(node))
+                raise InvalidProgram(ast.unparse(node))
     comment = [row[2:] for row in text.splitlines() if row.startswith("# ")]
     return Program(entry, tuple(accessors), body, tuple(comment))
 
@@ -91,7 +94,7 @@ def _accessor(name: str, call: ast.Call) -> Accessor:
     match call:
         case ast.Call(func=ast.Name(id=kind), args=arguments) if kind in _ACCESSORS:
             return Accessor(name, kind, *map(ast.literal_eval, arguments))
-    raise Unsupported(ast.unparse(call))
+    raise InvalidProgram(ast.unparse(call))
 
 
 def _block(body: Sequence[ast.stmt]) -> tuple[Statement, ...]:
@@ -109,27 +112,27 @@ def _statement(node: ast.stmt) -> Statement:
         case ast.Expr(value=ast.Call() as call):
             called = _expression(call)
             if isinstance(called, Call):
-                return Run(called)
-        case ast.For(target=ast.Name(id=name), iter=ast.Call() as span, orelse=[]):
-            return _loop(name, span, node.body)
+                return CallStatement(called)
+        case ast.For(target=ast.Name(id=name), iter=ast.Call() as range_call, orelse=[]):
+            return _loop(name, range_call, node.body)
         case ast.While(test=ast.Constant(value=True), orelse=[]):
-            return Forever(_block(node.body))
+            return InfiniteLoop(_block(node.body))
         case ast.If(test=test, body=then, orelse=otherwise):
             return Branch(_expression(test), _block(then), _block(otherwise))
         case ast.Break():
             return Break()
         case ast.Return(value=None):
             return Return()
-    raise Unsupported(ast.unparse(node))
+    raise InvalidProgram(ast.unparse(node))
 
 
-def _loop(counter: str, span: ast.Call, body: Sequence[ast.stmt]) -> Loop:
-    match span:
+def _loop(counter: str, range_call: ast.Call, body: Sequence[ast.stmt]) -> Loop:
+    match range_call:
         case ast.Call(func=ast.Name(id=("range" | "short_range") as name), args=[*first, end]):
             if len(first) < 2:
                 start = _expression(first[0]) if first else ZERO
                 return Loop(counter, start, _expression(end), name != "range", _block(body))
-    raise Unsupported(ast.unparse(span))
+    raise InvalidProgram(ast.unparse(range_call))
 
 
 def _expression(node: ast.expr) -> Expression:
@@ -137,36 +140,38 @@ def _expression(node: ast.expr) -> Expression:
         case ast.Name(id=name):
             return Name(name)
         case ast.Constant(value=bool() as truth):
-            return Truth(truth)
-        case ast.Constant(value=int() as whole):
-            return Literal(whole)
+            return BoolLiteral(truth)
+        case ast.Constant(value=int() as integer):
+            return IntLiteral(integer)
         case (
             ast.BinOp(left=left, op=operator, right=right)
             | ast.Compare(left=left, ops=[operator], comparators=[right])
-        ) if type(operator) in _OPERATORS:
-            return Operation(_OPERATORS[type(operator)], _expression(left), _expression(right))
-        case ast.UnaryOp(op=ast.USub(), operand=ast.Constant(value=int() as whole)):
-            return Literal(-whole)
-        case ast.UnaryOp(op=operator, operand=operand) if type(operator) in _PREFIXES:
-            return Prefix(_PREFIXES[type(operator)], _expression(operand))
+        ) if type(operator) in _BINARY_OPERATORS:
+            return BinaryOperation(
+                _BINARY_OPERATORS[type(operator)], _expression(left), _expression(right)
+            )
+        case ast.UnaryOp(op=ast.USub(), operand=ast.Constant(value=int() as integer)):
+            return IntLiteral(-integer)
+        case ast.UnaryOp(op=operator, operand=operand) if type(operator) in _UNARY_OPERATORS:
+            return UnaryOperation(_UNARY_OPERATORS[type(operator)], _expression(operand))
         case ast.Call(func=ast.Attribute(value=ast.Name(id="np"), attr=dtype), args=[argument]):
-            number = _number(argument)
-            if number is None:
+            literal = _number_value(argument)
+            if literal is None:
                 return Convert(dtype, _expression(argument))
-            return Number(number, dtype)
+            return TypedLiteral(literal, dtype)
         case ast.Call(func=ast.Name(id=name), args=arguments):
             return Call(name, tuple(map(_expression, arguments)))
-    raise Unsupported(ast.unparse(node))
+    raise InvalidProgram(ast.unparse(node))
 
 
-def _number(node: ast.expr) -> float | int | None:
+def _number_value(node: ast.expr) -> float | int | None:
     """The value of a number, also negative, nan or inf; None for other expressions."""
     match node:
         case ast.Constant(value=int() | float() as number) if not isinstance(number, bool):
             return number
         case ast.UnaryOp(op=ast.USub(), operand=operand):
-            opposite = _number(operand)
-            return None if opposite is None else -opposite
+            magnitude = _number_value(operand)
+            return None if magnitude is None else -magnitude
         case ast.Attribute(value=ast.Name(id="np"), attr="nan"):
             return math.nan
         case ast.Attribute(value=ast.Name(id="np"), attr="inf"):

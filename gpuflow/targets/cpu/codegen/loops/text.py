@@ -1,4 +1,9 @@
-"""Printer of loop programs: readable Python text, which ``parser`` can read."""
+"""Printer of loop programs: readable Python text, which ``parser`` can read.
+
+Equal programs have equal texts, which are keys of the kernel cache.
+
+Tests: tests/targets/cpu/test_loop_programs.py.
+"""
 
 from __future__ import annotations
 
@@ -10,27 +15,27 @@ from gpuflow.targets.cpu.codegen.loops.nodes import (
     PARAMETERS,
     Accessor,
     Assign,
+    BinaryOperation,
+    BoolLiteral,
     Branch,
     Break,
     Call,
+    CallStatement,
     Convert,
     Expression,
-    Forever,
-    Literal,
+    InfiniteLoop,
+    IntLiteral,
     Loop,
     Name,
-    Number,
-    Operation,
-    Prefix,
     Program,
     Return,
-    Run,
     Statement,
-    Truth,
+    TypedLiteral,
+    UnaryOperation,
 )
 
 # Precedence of Python's operators; operators of one level are left-associative.
-_LEVELS = {
+_PRECEDENCE = {
     "==": 1,
     "!=": 1,
     "<": 1,
@@ -47,21 +52,21 @@ _LEVELS = {
     "*": 7,
     "/": 7,
 }
-_PREFIXES = {"not": 0, "-": 8, "~": 8}
-_TIGHTEST = 9
+_UNARY_PRECEDENCE = {"not": 0, "-": 8, "~": 8}
+_ATOM_PRECEDENCE = 9
 
 
 def program_text(program: Program) -> str:
     """Print a program as a module: comments, accessors and the function."""
-    source = [f"# {remark}".rstrip() for remark in program.comment]
-    source += ["import numpy as np", "", *map(_accessor, program.accessors), "", ""]
-    source.append(f"def {program.entry}({', '.join(PARAMETERS)}):")
-    source += _block(program.body, 1)
-    return "\n".join(source) + "\n"
+    lines = [f"# {comment_line}".rstrip() for comment_line in program.comment]
+    lines += ["import numpy as np", "", *map(_accessor, program.accessors), "", ""]
+    lines.append(f"def {program.entry}({', '.join(PARAMETERS)}):")
+    lines += _block(program.body, 1)
+    return "\n".join(lines) + "\n"
 
 
 def _accessor(accessor: Accessor) -> str:
-    operands = f'"{accessor.storage}", {accessor.scope}, {accessor.scopes}'
+    operands = f'"{accessor.storage}", {accessor.scope}, {accessor.scope_count}'
     return f"{accessor.name} = {accessor.kind}({operands})"
 
 
@@ -77,14 +82,14 @@ def _statement(statement: Statement, depth: int) -> Iterator[str]:
     match statement:
         case Assign(targets, value):
             yield f"{indentation}{', '.join(targets)} = {expression_text(value)}"
-        case Run(call):
+        case CallStatement(call):
             yield indentation + expression_text(call)
         case Loop(counter, first, end, is_short, body):
-            bounds = [end] if first == Literal(0) and not is_short else [first, end]
+            bounds = [end] if first == IntLiteral(0) and not is_short else [first, end]
             span = ", ".join(map(expression_text, bounds))
             yield f"{indentation}for {counter} in {'short_' if is_short else ''}range({span}):"
             yield from _block(body, depth + 1)
-        case Forever(body):
+        case InfiniteLoop(body):
             yield f"{indentation}while True:"
             yield from _block(body, depth + 1)
         case Branch(test, then, otherwise):
@@ -101,40 +106,45 @@ def _statement(statement: Statement, depth: int) -> Iterator[str]:
 
 def expression_text(value: Expression) -> str:
     """The text of an expression."""
-    return _text(value)[0]
+    return _text_and_precedence(value)[0]
 
 
-def _text(value: Expression) -> tuple[str, int]:
+def _text_and_precedence(value: Expression) -> tuple[str, int]:
     """The text of an expression, and the precedence of its outermost operator."""
     match value:
         case Name(name):
-            return name, _TIGHTEST
-        case Literal(number) | Truth(number):
-            return str(number), _TIGHTEST if number >= 0 else _PREFIXES["-"]
-        case Number(number, dtype):
-            return f"np.{dtype}({_number(number)})", _TIGHTEST
-        case Operation(operator, left, right):
-            level = _LEVELS[operator]
+            return name, _ATOM_PRECEDENCE
+        case IntLiteral(literal) | BoolLiteral(literal):
+            precedence = _ATOM_PRECEDENCE if literal >= 0 else _UNARY_PRECEDENCE["-"]
+            return str(literal), precedence
+        case TypedLiteral(literal, dtype):
+            return f"np.{dtype}({_number_text(literal)})", _ATOM_PRECEDENCE
+        case BinaryOperation(operator, left, right):
+            precedence = _PRECEDENCE[operator]
             # Python would chain nested comparisons, so they need parentheses.
-            least = level + 1 if level == 1 else level
-            return f"{_within(left, least)} {operator} {_within(right, level + 1)}", level
-        case Prefix(operator, operand):
-            level = _PREFIXES[operator]
+            left_least = precedence + 1 if precedence == 1 else precedence
+            left_text = _parenthesized(left, left_least)
+            right_text = _parenthesized(right, precedence + 1)
+            return f"{left_text} {operator} {right_text}", precedence
+        case UnaryOperation(operator, operand):
+            precedence = _UNARY_PRECEDENCE[operator]
             space = " " if operator == "not" else ""
-            return f"{operator}{space}{_within(operand, level)}", level
+            return f"{operator}{space}{_parenthesized(operand, precedence)}", precedence
         case Convert(dtype, operand):
-            return f"np.{dtype}({_text(operand)[0]})", _TIGHTEST
+            return f"np.{dtype}({_text_and_precedence(operand)[0]})", _ATOM_PRECEDENCE
         case Call(function, arguments):
-            return f"{function}({', '.join(_text(one)[0] for one in arguments)})", _TIGHTEST
+            return f"{function}({', '.join(map(expression_text, arguments))})", _ATOM_PRECEDENCE
     raise TypeError(f"[loops] an expression must be a record of nodes; got {value!r}.")
 
 
-def _within(value: Expression, least: int) -> str:
-    text, level = _text(value)
-    return text if level >= least else f"({text})"
+def _parenthesized(value: Expression, min_precedence: int) -> str:
+    """The text of an operand, in parentheses if its operator binds less than a precedence."""
+    text, precedence = _text_and_precedence(value)
+    return text if precedence >= min_precedence else f"({text})"
 
 
-def _number(number: int | float) -> str:
+def _number_text(number: int | float) -> str:
+    """A text from which the parser reads the same value; nans have no sign and no payload."""
     if isinstance(number, int):
         return str(number)
     if math.isnan(number):
@@ -146,7 +156,12 @@ def _number(number: int | float) -> str:
 
 @record
 class LoopSource:
-    """A loop program and its text."""
+    """A loop program and its text.
+
+    Attributes:
+        program: the program.
+        text: a text that ``parser.program_of`` reads as the program.
+    """
 
     program: Program
     text: str

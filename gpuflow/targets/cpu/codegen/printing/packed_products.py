@@ -5,7 +5,11 @@ microkernel ``multiply_<kind>`` reads them (codegen/product_tiles.py). A block o
 slices of the depth. Between slices, its sums are in the result if that has their dtype, else in
 the workspace. So each result is rounded once. The order of sums must depend on shapes only.
 
+``library/packed_products`` chooses the sizes of blocks, and passes the arguments.
+
 Source: K. Goto, R. van de Geijn, "Anatomy of high-performance matrix multiplication", 2008.
+
+Tests: tests/targets/cpu/test_packed_products.py.
 """
 
 from __future__ import annotations
@@ -16,19 +20,27 @@ from gpuflow.base.caches import cache
 from gpuflow.kir.scalar import compute_dtype
 from gpuflow.targets.cpu.codegen.loops.parser import parsed_source
 from gpuflow.targets.cpu.codegen.loops.text import LoopSource
-from gpuflow.targets.cpu.codegen.product_tiles import PANELS, Panel, tile_shape
+from gpuflow.targets.cpu.codegen.product_tiles import PANEL_FORMATS, PanelFormat, tile_shape
 
-# The argument block of the kernel, in order; offsets and strides count elements.
+# The argument block of the kernel, in order; strides count elements, and may have any sign. The
+# launch runs over chunks of blocks (``part`` in the text).
 PRODUCT_ARGUMENTS = (
+    # Pointers: operands, the row-major result, partial sums with the layout of the result (used if
+    # there are several slices; the result itself if its elements have their size), packed panels.
     "a", "b", "out", "sums", "memory",
+    # Sizes of one product, and the operands' strides along rows or columns, and along the depth.
     "rows", "columns", "depth", "a_row", "a_step", "b_column", "b_step",
+    # Size of the inner batch axis, and the operands' strides along the outer and the inner one.
     "inner", "a_outer", "a_inner", "b_outer", "b_inner",
+    # Rows and columns of a block, rows that are packed at once, and blocks of one product.
     "row_block", "row_group", "column_block", "row_blocks", "column_blocks",
+    # Depth of a slice, number of slices (at least 1), blocks in all, and of one chunk: blocks, and
+    # elements of its packed panels. ``row_group`` and ``column_block`` are multiples of the tile.
     "slice_depth", "slices", "blocks", "part_blocks", "part_memory",
 )  # fmt: skip
-_POINTERS = 5
+_POINTER_COUNT = 5
 
-_TEXT = """\
+_TEMPLATE = """\
 # Products of stacks of matrices; targets/cpu/codegen/printing/packed_products.py.
 import numpy as np
 
@@ -100,20 +112,21 @@ def {name}(words, lo, hi):
                                     store_out(out, out_at + c, {result})
 """
 
-# Packs one operand. If its lanes are contiguous in memory, full panels are packed as vectors: some
-# steps of each panel in succession, while the cache has the lines of a step. The rest is scalar.
-_PACK = """\
+# Packs one operand. If its lanes are contiguous in memory, full panels are packed as vectors: a run
+# of steps of each panel in succession, while the cache has the lines of a step. The rest is scalar.
+# Panels are padded with zeros to full steps and lanes.
+_PACK_TEMPLATE = """\
 {x}_rest = 0
 {x}_whole = 0
 if {x}_{lane} == 1:
     {x}_rest = {whole}
     {x}_whole = div_int64({size}, {lanes})
-for {x}_some in range(0, div_int64({x}_rest + {some_less_1}, {some})):
-    {x}_k0 = {x}_some * {some}
+for {x}_some in range(0, div_int64({x}_rest + {run_depth_less_1}, {run_depth})):
+    {x}_k0 = {x}_some * {run_depth}
     for {x}_panel in range(0, {x}_whole):
         {x}_to = {x}_packed + {x}_panel * steps * {row}
         {x}_from = {x}_start + {x}_panel * {lanes}
-        for {x}_s in range({x}_k0{shift}, min_int64({x}_k0 + {some}, {x}_rest){shift}):
+        for {x}_s in range({x}_k0{shift}, min_int64({x}_k0 + {run_depth}, {x}_rest){shift}):
             {x}_row_to = {x}_to + {x}_s * {row}
             {x}_row_from = {x}_from + {x}_s * {step_depth} * {x}_step
             for {x}_l in short_range(0, {lanes}):
@@ -137,34 +150,35 @@ for {x}_panel in range(0, {x}_panels):
         for {x}_k in range(0, steps * {step_depth}):
             store_memory(memory, {x}_to + {x}_l * {step_depth} + {at_k}, np.{packed}(0))
 """
-_LOAD = """\
+_LOAD_TEMPLATE = """\
                 {x}_v{t} = load_{x}({x}, {x}_row_from + {t} * {x}_step + {x}_l)
                 store_memory(memory, {x}_row_to + {x}_l * {step_depth} + {t}, {value})"""
-_SOME = 16  # elements of the depth that are packed of each panel in succession
+# Elements of the depth that are packed of each panel in succession: a multiple of ``step_depth``.
+_DEPTH_PER_RUN = 16
 
 
 @cache
-def product_text(left: str, right: str, out: str, kind: str) -> LoopSource:
-    """Return the kernel for two operands and a result.
+def product_text(left: str, right: str, result: str, kind: str) -> LoopSource:
+    """Return the kernel for two operands and a result. Its tile depends on the processor.
 
     Args:
-        left, right, out: storage dtypes.
-        kind: a key of ``PANELS``.
+        left, right, result: storage dtypes.
+        kind: a key of ``PANEL_FORMATS``; its dtypes are those of panels and sums.
     """
-    panel, (rows, columns) = PANELS[kind], tile_shape(kind)
-    step_depth = panel.step_depth
-    name = f"product_{left}_{right}_{out}"
+    panel_format, (rows, columns) = PANEL_FORMATS[kind], tile_shape(kind)
+    step_depth = panel_format.step_depth
+    name = f"product_{left}_{right}_{result}"
     unpack = "\n".join(
-        f"    {argument} = word_{'pointer' if k < _POINTERS else 'int64'}(words, {k})"
-        for k, argument in enumerate(PRODUCT_ARGUMENTS)
+        f"    {argument} = word_{'pointer' if slot < _POINTER_COUNT else 'int64'}(words, {slot})"
+        for slot, argument in enumerate(PRODUCT_ARGUMENTS)
     )
 
-    text = _TEXT.format(
+    program_text = _TEMPLATE.format(
         left=left,
         right=right,
-        out=out,
-        packed=panel.packed,
-        summed=panel.summed,
+        out=result,
+        packed=panel_format.packed,
+        summed=panel_format.summed,
         name=name,
         unpack=unpack,
         tile=rows * columns,
@@ -176,57 +190,73 @@ def product_text(left: str, right: str, out: str, kind: str) -> LoopSource:
         row_width=rows * step_depth,
         column_width=columns * step_depth,
         kind=kind,
-        pack_a=_pack("a", left, panel, "row", rows, "g", 5),
-        pack_b=_pack("b", right, panel, "column", columns, "n", 4),
-        result=result_text("r", panel.summed, out),
+        pack_a=_pack("a", left, panel_format, "row", rows, "g", 5),
+        pack_b=_pack("b", right, panel_format, "column", columns, "n", 4),
+        result=result_text("r", panel_format.summed, result),
     )
-    return parsed_source(text, name)
+    return parsed_source(program_text, name)
 
 
-def _pack(x: str, storage: str, panel: Panel, lane: str, lanes: int, size: str, depth: int) -> str:
+def _pack(
+    operand: str,
+    storage: str,
+    panel_format: PanelFormat,
+    axis: str,
+    lanes: int,
+    size_variable: str,
+    indent_level: int,
+) -> str:
     """Return the code that packs an operand.
 
     Args:
-        x: name of the operand.
+        operand: name of the operand.
         storage: its storage dtype.
-        panel: format of the panels.
-        lane: name of the axis along which panels are cut: "row" or "column".
+        panel_format: format of the panels.
+        axis: name of the axis along which panels are cut: "row" or "column".
         lanes: size of a panel along that axis.
-        size: variable with the size of the block along that axis.
-        depth: indentation level of the code.
+        size_variable: variable with the size of the block along that axis.
+        indent_level: indentation level of the code.
     """
-    step_depth = panel.step_depth
-    row = lanes * step_depth
+    step_depth = panel_format.step_depth
+    panel_row = lanes * step_depth
 
     def value(name: str) -> str:
-        return name if compute_dtype(storage) == panel.packed else f"np.{panel.packed}({name})"
+        return (
+            name
+            if compute_dtype(storage) == panel_format.packed
+            else f"np.{panel_format.packed}({name})"
+        )
 
     loads = [
-        _LOAD.format(x=x, row=row, step_depth=step_depth, t=t, value=value(f"{x}_v{t}"))
+        _LOAD_TEMPLATE.format(
+            x=operand, row=panel_row, step_depth=step_depth, t=t, value=value(f"{operand}_v{t}")
+        )
         for t in range(step_depth)
     ]
-    by_one = step_depth == 1
-    body = _PACK.format(
-        x=x,
-        row=row,
+    is_single = step_depth == 1
+    body = _PACK_TEMPLATE.format(
+        x=operand,
+        row=panel_row,
         step_depth=step_depth,
-        some=_SOME,
-        some_less_1=_SOME - 1,
+        run_depth=_DEPTH_PER_RUN,
+        run_depth_less_1=_DEPTH_PER_RUN - 1,
         lanes=lanes,
-        lane=lane,
-        size=size,
-        shift="" if by_one else " >> 1",
-        value=value(f"{x}_v"),
-        at_k=f"{x}_k * {row}" if by_one else f"({x}_k >> 1) * {row} + ({x}_k & 1)",
-        whole="d" if by_one else "(d >> 1) << 1",
-        packed=panel.packed,
+        lane=axis,
+        size=size_variable,
+        shift="" if is_single else " >> 1",
+        value=value(f"{operand}_v"),
+        at_k=f"{operand}_k * {panel_row}"
+        if is_single
+        else f"({operand}_k >> 1) * {panel_row} + ({operand}_k & 1)",
+        whole="d" if is_single else "(d >> 1) << 1",
+        packed=panel_format.packed,
         step_loads="\n".join(loads),
     )
-    return indent(body.rstrip(), 4 * depth * " ")
+    return indent(body.rstrip(), 4 * indent_level * " ")
 
 
-def result_text(name: str, summed: str, out: str) -> str:
+def result_text(value: str, sum_dtype: str, result: str) -> str:
     """The expression that converts a sum to the result's compute dtype."""
-    if out == "bool":
-        return f"{name} != np.{summed}(0)"
-    return name if compute_dtype(out) == summed else f"np.{compute_dtype(out)}({name})"
+    if result == "bool":
+        return f"{value} != np.{sum_dtype}(0)"
+    return value if compute_dtype(result) == sum_dtype else f"np.{compute_dtype(result)}({value})"

@@ -1,44 +1,52 @@
-"""Hooks of ``KernelWalk`` that build statements and expressions of a loop program."""
+"""Hooks of ``KernelWalk`` that build statements and expressions of a loop program.
+
+Tests: tests/targets/cpu/test_cpu_kernels.py, tests/targets/cpu/test_loop_programs.py.
+"""
 
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 from contextlib import AbstractContextManager, contextmanager
+from typing import NamedTuple
 
 from gpuflow.kir.nodes import Axis, Kernel, Stride, Value
 from gpuflow.targets.cpu.codegen.loops.nodes import (
     ZERO,
     Assign,
+    BinaryOperation,
+    BoolLiteral,
     Branch,
     Break,
     Call,
+    CallStatement,
     Convert,
     Expression,
-    Forever,
-    Literal,
+    InfiniteLoop,
+    IntLiteral,
     Loop,
     Name,
-    Number,
-    Operation,
-    Prefix,
     Return,
-    Run,
     Statement,
-    Truth,
+    TypedLiteral,
+    UnaryOperation,
     call,
     expression,
 )
 from gpuflow.targets.kernel_walk import FLOATS, KernelWalk
 
-# The first index of a loop, and its exclusive end.
-Span = tuple[Expression, Expression]
+
+class Span(NamedTuple):
+    """The range of a loop: its first index, and its exclusive end, both int64."""
+
+    first: Expression
+    end: Expression
 
 
 class ProgramBuilder(KernelWalk[Expression]):
     """A kernel walk whose expressions are records of a loop program.
 
     Attributes:
-        statements: statements of the program.
+        statements: statements of the program; complete after the walk.
     """
 
     zero = ZERO
@@ -56,7 +64,7 @@ class ProgramBuilder(KernelWalk[Expression]):
 
     def run(self, function: str, *arguments: Expression | int) -> None:
         """Append a call for its effect."""
-        self.emit(Run(call(function, *arguments)))
+        self.emit(CallStatement(call(function, *arguments)))
 
     @contextmanager
     def nested(self, body: list[Statement]) -> Iterator[None]:
@@ -68,7 +76,13 @@ class ProgramBuilder(KernelWalk[Expression]):
     def loop_over(
         self, counter: str, span: Span, is_short: bool = False
     ) -> AbstractContextManager[None]:
-        """Append a loop; statements that are emitted in the context are its body."""
+        """Append a loop; statements that are emitted in the context are its body.
+
+        Args:
+            counter: name of its induction variable.
+            span: its range.
+            is_short: whether an iteration should be one vector at most, see ``loops.nodes.Loop``.
+        """
         body: list[Statement] = []
         self.emit(Loop(counter, *span, is_short, body))
         return self.nested(body)
@@ -91,7 +105,7 @@ class ProgramBuilder(KernelWalk[Expression]):
 
     def forever(self) -> AbstractContextManager[None]:
         body: list[Statement] = []
-        self.emit(Forever(body))
+        self.emit(InfiniteLoop(body))
         return self.nested(body)
 
     def leave(self) -> None:
@@ -117,17 +131,17 @@ class ProgramBuilder(KernelWalk[Expression]):
 
     def extent(self, axis: Axis) -> Expression:
         """The number of points of an axis."""
-        return Name(self.names.extent(axis)) if axis.exact is None else Literal(axis.exact)
+        return Name(self.names.extent(axis)) if axis.exact is None else IntLiteral(axis.exact)
 
     def constant(self, value: bool | int | float, dtype: str) -> Expression:
         if dtype == "bool":
-            return Truth(bool(value))
-        return Number(float(value) if dtype in FLOATS else int(value), dtype)
+            return BoolLiteral(bool(value))
+        return TypedLiteral(float(value) if dtype in FLOATS else int(value), dtype)
 
     def constant_stride(self, stride: Stride) -> Expression:
-        return Literal(int(stride.value))
+        return IntLiteral(int(stride.value))
 
-    def within(self, address: Expression, component: int | None) -> Expression:
+    def element_index(self, address: Expression, component: int | None) -> Expression:
         if component is None:
             return address
         real = address if address == ZERO else address * 2
@@ -136,10 +150,10 @@ class ProgramBuilder(KernelWalk[Expression]):
     # Expressions
 
     def operation(self, operator: str, left: Expression, right: Expression) -> Expression:
-        return Operation(operator, left, right)
+        return BinaryOperation(operator, left, right)
 
     def prefix(self, operator: str, operand: Expression) -> Expression:
-        return Prefix(operator, operand)
+        return UnaryOperation(operator, operand)
 
     def converted(self, value: Expression, dtype: str) -> Expression:
         return Convert(dtype, value)

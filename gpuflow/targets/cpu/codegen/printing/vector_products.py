@@ -2,6 +2,10 @@
 
 Each element of the matrix is used once, so nothing is packed: loads convert elements. If the matrix
 is contiguous along the depth, each result is a dot product; else a row of results is accumulated.
+
+``library/packed_products`` passes the arguments.
+
+Tests: tests/targets/cpu/test_packed_products.py.
 """
 
 from __future__ import annotations
@@ -11,9 +15,12 @@ from gpuflow.kir.scalar import compute_dtype
 from gpuflow.targets.cpu.codegen.loops.parser import parsed_source
 from gpuflow.targets.cpu.codegen.loops.text import LoopSource
 from gpuflow.targets.cpu.codegen.printing.packed_products import result_text
-from gpuflow.targets.cpu.codegen.product_tiles import PANELS
+from gpuflow.targets.cpu.codegen.product_tiles import PANEL_FORMATS
 
-# The argument block of the kernel, in order; strides count elements.
+# The argument block of the kernel, in order: pointers of matrix, vector and contiguous result;
+# sizes; strides in elements, of any sign, along the matrix's rows and along the depth; blocks of
+# rows per product, and rows of a block; size of the inner batch axis, and strides along the outer
+# and the inner one. The launch runs over the blocks of all products.
 VECTOR_PRODUCT_ARGUMENTS = (
     "matrix",
     "vector",
@@ -31,10 +38,10 @@ VECTOR_PRODUCT_ARGUMENTS = (
     "vector_outer",
     "vector_inner",
 )
-_POINTERS = 3
-_MOST_SUMS = 512  # sums that are accumulated at a time, so that they stay in L1
+_POINTER_COUNT = 3
+_SUMS_PER_BLOCK = 512  # sums that are accumulated at a time, so that they stay in L1
 
-_TEXT = """\
+_TEMPLATE = """\
 # Products of stacks of matrices and vectors; targets/cpu/codegen/printing/vector_products.py.
 import numpy as np
 
@@ -96,41 +103,41 @@ def {name}(words, lo, hi):
 
 
 @cache
-def vector_product_text(matrix: str, vector: str, out: str, kind: str) -> LoopSource:
+def vector_product_text(matrix: str, vector: str, result: str, kind: str) -> LoopSource:
     """Return the kernel for a matrix, a vector and a result.
 
     Args:
-        matrix, vector, out: storage dtypes.
-        kind: a key of ``PANELS``; sums have its ``summed`` dtype.
+        matrix, vector, result: storage dtypes.
+        kind: a key of ``PANEL_FORMATS``; sums have its ``summed`` dtype.
     """
-    summed = PANELS[kind].summed
-    name = f"vector_product_{matrix}_{vector}_{out}"
+    summed = PANEL_FORMATS[kind].summed
+    name = f"vector_product_{matrix}_{vector}_{result}"
     unpack = "\n".join(
-        f"    {argument} = word_{'pointer' if k < _POINTERS else 'int64'}(words, {k})"
-        for k, argument in enumerate(VECTOR_PRODUCT_ARGUMENTS)
+        f"    {argument} = word_{'pointer' if slot < _POINTER_COUNT else 'int64'}(words, {slot})"
+        for slot, argument in enumerate(VECTOR_PRODUCT_ARGUMENTS)
     )
 
-    def element(which: str, storage: str, index: str) -> str:
-        loaded = f"load_{which}({which}, {index})"
+    def load_element(operand: str, storage: str, index: str) -> str:
+        loaded = f"load_{operand}({operand}, {index})"
         return loaded if compute_dtype(storage) == summed else f"np.{summed}({loaded})"
 
     is_float = summed == "float32"
-    text = _TEXT.format(
+    program_text = _TEMPLATE.format(
         matrix=matrix,
         vector=vector,
-        out=out,
+        out=result,
         summed=summed,
         name=name,
         unpack=unpack,
-        most_sums=_MOST_SUMS,
-        most_sums_less_1=_MOST_SUMS - 1,
-        load_row=element("matrix", matrix, "row_at + k"),
-        load_next=element("vector", vector, "start + k"),
-        load_apart=element("vector", vector, "start + k * vector_step"),
-        load_column=element("matrix", matrix, "step_at + c"),
-        load_strided=element("matrix", matrix, "step_at + c * matrix_row"),
+        most_sums=_SUMS_PER_BLOCK,
+        most_sums_less_1=_SUMS_PER_BLOCK - 1,
+        load_row=load_element("matrix", matrix, "row_at + k"),
+        load_next=load_element("vector", vector, "start + k"),
+        load_apart=load_element("vector", vector, "start + k * vector_step"),
+        load_column=load_element("matrix", matrix, "step_at + c"),
+        load_strided=load_element("matrix", matrix, "step_at + c * matrix_row"),
         total=f"accumulate_add_{summed}(total, x * y)" if is_float else "total + x * y",
-        result_total=result_text("total", summed, out),
-        result=result_text("s", summed, out),
+        result_total=result_text("total", summed, result),
+        result=result_text("s", summed, result),
     )
-    return parsed_source(text, name)
+    return parsed_source(program_text, name)

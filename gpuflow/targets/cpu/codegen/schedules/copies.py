@@ -1,4 +1,9 @@
-"""Copies of strided views to row-major memory as map kernels, which schedules then optimize."""
+"""Copies of strided views to row-major memory as map kernels, which schedules then optimize.
+
+Native programs call them for the views that their steps copy (``runtime/native/copies.py``).
+
+Tests: tests/targets/cpu/test_cpu_orders.py.
+"""
 
 from __future__ import annotations
 
@@ -23,47 +28,47 @@ from gpuflow.kir.nodes import (
     Stride,
     Value,
     arguments,
-    remembered,
+    memoized,
 )
 from gpuflow.targets.cpu.codegen.schedules.known_strides import KNOWN_STRIDES_OF_COPIES
 from gpuflow.targets.cpu.codegen.schedules.tiled_maps import TILED_MAPS
 
-SMALLEST_IN_KERNEL = 1 << 12  # points
+SMALLEST_COPY = 1 << 12  # points; for fewer, a C function of the runtime copies
 
 
-def copying_call(axes: Sequence[tuple[int, int]], itemsize: int) -> KernelCall | None:
+def copy_kernel_call(axes: Sequence[tuple[int, int]], itemsize: int) -> KernelCall | None:
     """Return the kernel call of a copy to row-major memory; None if a kernel is not faster.
 
     A kernel is faster if it transposes in tiles, or if its vectors load contiguous elements or
     elements with a small stride.
 
     Args:
-        axes: size and stride, in elements, of the source's axes.
+        axes: size and stride, in elements, of the source's axes, at least one. Sizes are positive.
         itemsize: bytes of an element.
 
     Returns:
         The call, in which the caller must set the first two slots: addresses of source and target.
     """
     sizes = tuple([size for size, _ in axes])
-    if itemsize not in (1, 2, 4, 8) or prod(sizes) < SMALLEST_IN_KERNEL:
+    if itemsize not in (1, 2, 4, 8) or prod(sizes) < SMALLEST_COPY:
         return None
-    *outer, (_, last) = axes
-    kinds = [Stride.ANY if stride else Stride.ZERO for _, stride in outer]
-    kinds.append({0: Stride.ZERO, 1: Stride.UNIT}.get(last, Stride.ANY))
-    short = sizes[-1] if outer and sizes[-1] <= LONGEST_EXACT else None
-    kernel = _copy_kernel(itemsize, tuple(kinds), short)
-    positions = remembered(kernel, _copy_slots)
-    rows = (0,), sizes, tuple([stride for _, stride in axes]), row_major_strides(sizes)
-    slots = tuple([rows[row][column] for row, column in positions])
+    *outer, (_, last_stride) = axes
+    stride_kinds = [Stride.ANY if stride else Stride.ZERO for _, stride in outer]
+    stride_kinds.append({0: Stride.ZERO, 1: Stride.UNIT}.get(last_stride, Stride.ANY))
+    exact_last_size = sizes[-1] if outer and sizes[-1] <= LONGEST_EXACT else None
+    kernel = _copy_kernel(itemsize, tuple(stride_kinds), exact_last_size)
+    table = (0,), sizes, tuple([stride for _, stride in axes]), row_major_strides(sizes)
+    slots = tuple([table[row][column] for row, column in memoized(kernel, _slot_sources)])
     call = KernelCall(kernel, slots, (NO_BUFFER,) * 2, sizes[0], prod(sizes))
     (launch,) = scheduled(call, lambda size: NO_BUFFER, (TILED_MAPS, KNOWN_STRIDES_OF_COPIES))
-    return None if launch is call and kinds[-1] is Stride.ANY else launch
+    return None if launch is call and stride_kinds[-1] is Stride.ANY else launch
 
 
-def _copy_slots(kernel: Kernel) -> list[tuple[int, int]]:
+def _slot_sources(kernel: Kernel) -> list[tuple[int, int]]:
     """For each argument slot, the row and column of a table that has its value.
 
-    Row 0 is a zero. Rows 1 to 3 are sizes, strides and target strides, with a column for each axis.
+    Row 0 is a zero: a pointer, whose byte offset the caller sets. Rows 1 to 3 are sizes, source
+    strides and target strides, with a column for each axis.
     """
     columns = {axis.name: column for column, axis in enumerate(kernel.axes)}
     row_of = {("extent", ""): 1, ("stride", "x0"): 2, ("stride", "o0"): 3}
@@ -74,18 +79,26 @@ def _copy_slots(kernel: Kernel) -> list[tuple[int, int]]:
 
 
 @lru_cache(64)
-def _copy_kernel(itemsize: int, kinds: tuple[Stride, ...], short: int | None) -> Kernel:
-    """The copy kernel for these stride classes; ``short`` is the last axis's exact size."""
-    names = [f"i{k}" for k in range(len(kinds))]
+def _copy_kernel(
+    itemsize: int, stride_kinds: tuple[Stride, ...], exact_last_size: int | None
+) -> Kernel:
+    """The copy kernel for the source's stride classes.
+
+    Args:
+        itemsize: 1, 2, 4 or 8 bytes; elements are copied as unsigned integers.
+        stride_kinds: stride class of the source along each axis.
+        exact_last_size: size of the last axis if the text has it, else None.
+    """
+    names = [f"i{k}" for k in range(len(stride_kinds))]
     dtype = f"uint{8 * itemsize}"
     value = Value(0, dtype)
     body = Block(body=(Load(value, "x0"), Store("o0", value)))
     for name in reversed(names):
         body = Block(body=(For(name, body),))
     operands = (
-        Operand("x0", dtype, Mode.IN, kinds),
-        Operand("o0", dtype, Mode.OUT, (*[Stride.ANY] * (len(kinds) - 1), Stride.UNIT)),
+        Operand("x0", dtype, Mode.IN, stride_kinds),
+        Operand("o0", dtype, Mode.OUT, (*[Stride.ANY] * (len(stride_kinds) - 1), Stride.UNIT)),
     )
     axes = tuple(Axis(name, Role.PARALLEL) for name in names[:-1])
-    axes = (*axes, Axis(names[-1], Role.PARALLEL, short))
+    axes = (*axes, Axis(names[-1], Role.PARALLEL, exact_last_size))
     return Kernel("map_copy", axes, operands, body)

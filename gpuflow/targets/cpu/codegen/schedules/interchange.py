@@ -17,12 +17,17 @@ and the statements between them. A value that a later segment needs is stored in
 Float sums are added in blocks of rows, whose sums are added in float64. Maxima and minima of floats
 are reduced as integers with the order of the floats, nan beyond the extremum. That takes one
 instruction per element, and not six dependent ones.
+
+``rows_across_lanes`` uses the same rewrite for transposed strips of rows.
+
+Tests: tests/compiler/test_schedules.py, tests/targets/cpu/test_cpu_row_kernels.py.
 """
 
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
 from dataclasses import replace
+from typing import NamedTuple
 
 from gpuflow.base.records import record
 from gpuflow.kir.nodes import (
@@ -42,18 +47,18 @@ from gpuflow.kir.nodes import (
     Strip,
     Value,
 )
-from gpuflow.kir.rewrite import defined, renamed, taken
-from gpuflow.kir.walk import results_of, statements, unused_number
-from gpuflow.targets.cpu.codegen.printing.loop_printer import ORDERED, is_ordered
+from gpuflow.kir.rewrite import defined_values, free_values, substituted
+from gpuflow.kir.walk import next_value_number, results_of, statements
+from gpuflow.targets.cpu.codegen.printing.loop_printer import ORDERED_DTYPES, is_ordered
 from gpuflow.targets.kernel_walk import FLOATS, combine_functions
 
-COLUMN_BLOCK = 1024  # columns of a strip
+COLUMN_BLOCK = 1024  # columns of a strip; a power of two
 
-# Rows between two additions to the float64 totals. Fewer than for sums along a row: a column is
-# added in order, and not in several vector lanes.
+# Rows between two additions to the float64 totals; a power of two. Fewer than for sums along a row:
+# a column is added in order, and not in several vector lanes.
 ROW_BLOCK = 64
 
-_MANTISSA = {"float32": 23, "float64": 52}  # bits
+_MANTISSA_BITS = {"float32": 23, "float64": 52}
 
 
 def columns_in_rows(kernel: Kernel) -> Kernel:
@@ -104,6 +109,7 @@ def _crosses_rows(statement: Statement) -> bool:
 
 
 def _axes_of(statement: Statement) -> tuple[str, ...]:
+    """The axes over which a statement itself loops; empty for others."""
     if isinstance(statement, Reduce):
         return statement.axes
     if isinstance(statement, For) and statement.axis is not None:
@@ -111,20 +117,24 @@ def _axes_of(statement: Statement) -> tuple[str, ...]:
     return ()
 
 
-def merged(items: Sequence[Statement], axis: str) -> list[Statement]:
+def merged_column_loops(strip_statements: Sequence[Statement], axis: str) -> list[Statement]:
     """Merge adjacent loops over the columns of a strip."""
     result: list[Statement] = []
-    for item in items:
+    for statement in strip_statements:
         last = result[-1] if result else None
-        if isinstance(item, For) and isinstance(last, For) and item.axis == last.axis == axis:
-            result[-1] = replace(last, body=Block(body=(*last.body.body, *item.body.body)))
+        if (
+            isinstance(statement, For)
+            and isinstance(last, For)
+            and statement.axis == last.axis == axis
+        ):
+            result[-1] = replace(last, body=Block(body=(*last.body.body, *statement.body.body)))
         else:
-            result.append(item)
+            result.append(statement)
     return result
 
 
 def with_forwarded_stores(
-    items: Sequence[Statement], axis: str, arrays: set[str]
+    strip_statements: Sequence[Statement], axis: str, arrays: set[str]
 ) -> list[Statement]:
     """Forward stores to loads of local arrays in the same loop over columns.
 
@@ -137,18 +147,18 @@ def with_forwarded_stores(
         The items, without dead stores.
     """
     result: list[Statement] = []
-    for position, item in enumerate(items):
-        if isinstance(item, For) and item.axis == axis:
-            later = _read(items[position + 1 :])
-            body = _forwarded(item.body, arrays)
-            own = _read(body.body)
+    for position, statement in enumerate(strip_statements):
+        if isinstance(statement, For) and statement.axis == axis:
+            later_reads = _arrays_read(strip_statements[position + 1 :])
+            body = _forwarded(statement.body, arrays)
+            body_reads = _arrays_read(body.body)
             remaining = [
                 s
                 for s in body.body
-                if not (isinstance(s, Store) and s.operand in arrays - later - own)
+                if not (isinstance(s, Store) and s.operand in arrays - later_reads - body_reads)
             ]
-            item = replace(item, body=Block(body=tuple(remaining)))
-        result.append(item)
+            statement = replace(statement, body=Block(body=tuple(remaining)))
+        result.append(statement)
     return result
 
 
@@ -164,38 +174,54 @@ def _forwarded(body: Block, arrays: set[str]) -> Block:
         if isinstance(s, Store) and s.operand in arrays:
             stored[s.operand] = forwarded.get(s.value, s.value)
         remaining.append(s)
-    return renamed(Block(body=tuple(remaining)), forwarded, {})
+    return substituted(Block(body=tuple(remaining)), forwarded, {})
 
 
-def _read(items: Sequence[Statement]) -> set[str]:
-    """Names of the arrays and operands that statements read."""
+def _arrays_read(items: Sequence[Statement]) -> set[str]:
+    """Names of the local arrays and operands that statements and their blocks load."""
     return {s.operand for s in statements(Block(body=tuple(items))) if isinstance(s, Load)}
+
+
+class _RunningArrays(NamedTuple):
+    """How the results of one Reduce are combined over rows, and their arrays.
+
+    Results that are in neither dict are combined in the arrays of their values.
+
+    Attributes:
+        functions: the scalar function of each result; "" if its combine block is inlined.
+        totals: arrays of float64 totals, for results that are float sums.
+        ordered: arrays of integers with the order of floats, for results that are float extrema.
+    """
+
+    functions: Sequence[str]
+    totals: dict[Value, Local]
+    ordered: dict[Value, Local]
 
 
 class Interchange:
     """Rewrites the loops over columns of one kernel.
 
     Args:
-        kernel: the kernel.
-        size: columns of a strip.
+        kernel: the kernel; its values must be numbered (``fresh`` continues its numbers).
+        strip_size: columns of a strip, a power of two.
 
     Attributes:
         locals: local arrays of the rewritten loops.
         axis: the axis of the column loop that is being rewritten.
-        arrays: the local arrays of its values that several segments use.
+        value_arrays: the local arrays of its values that several segments use.
         constants: its constants and scalars, which every segment recomputes.
     """
 
-    def __init__(self, kernel: Kernel, size: int) -> None:
-        self.size = size
+    def __init__(self, kernel: Kernel, strip_size: int) -> None:
+        self.strip_size = strip_size
         self.locals: list[Local] = []
         self._order = {axis.name: position for position, axis in enumerate(kernel.axes)}
         self._roles = {axis.name: axis.role for axis in kernel.axes}
         self._exact = {axis.name: axis.exact for axis in kernel.axes}
         self._scalars = {o.name for o in kernel.operands if o.mode is Mode.SCALAR}
-        self._free = unused_number(kernel.body)
+        self._next_number = next_value_number(kernel.body)
         self.axis = ""
-        self.arrays: dict[Value, Local] = {}
+        self.value_arrays: dict[Value, Local] = {}
         self.constants: dict[Value, Const | Load] = {}
 
     def rewritten(self, block: Block) -> Block:
@@ -205,7 +231,9 @@ class Interchange:
             if isinstance(statement, For) and statement.axis is not None:
                 if self._can_interchange(statement.axis, statement.body):
                     statement = Strip(
-                        statement.axis, self.size, self.strip_body(statement.axis, statement.body)
+                        statement.axis,
+                        self.strip_size,
+                        self.strip_body(statement.axis, statement.body),
                     )
                 else:
                     statement = replace(statement, body=self.rewritten(statement.body))
@@ -220,32 +248,36 @@ class Interchange:
             body: the body of the loop over columns. Its loops over rows must not contain loops
                 over axes.
         """
-        self.axis, self.arrays, self.constants = axis, {}, {}
-        segments, before = split_segments(body), len(self.locals)
+        self.axis, self.value_arrays, self.constants = axis, {}, {}
+        segments, outer_locals = split_segments(body), len(self.locals)
         self._find_arrays(segments)
-        items = merged([s for segment in segments for s in self._segment(segment)], axis)
-        own = {local.name for local in self.locals[before:]}
-        items = with_forwarded_stores(items, axis, own)
-        unread = own - _read(items)
+        strip_statements = merged_column_loops(
+            [s for segment in segments for s in self._rewrite_segment(segment)], axis
+        )
+        own_arrays = {local.name for local in self.locals[outer_locals:]}
+        strip_statements = with_forwarded_stores(strip_statements, axis, own_arrays)
+        unread = own_arrays - _arrays_read(strip_statements)
         self.locals = [local for local in self.locals if local.name not in unread]
-        return Block(body=tuple(items))
+        return Block(body=tuple(strip_statements))
 
     def _can_interchange(self, axis: str, body: Block) -> bool:
         """Whether the loops in a loop over columns are over outer axes, and are not nested."""
-        inner = [_axes_of(item) for item in statements(body) if _crosses_rows(item)]
-        direct = [item for item in body.body if _crosses_rows(item)]
-        names = [name for axes in inner for name in axes]
+        nested_axes = [_axes_of(item) for item in statements(body) if _crosses_rows(item)]
+        direct_loops = [item for item in body.body if _crosses_rows(item)]
+        names = [name for axes in nested_axes for name in axes]
         is_outer = all(
             self._order[name] < self._order[axis] and self._roles[name] is not Role.PARALLEL
             for name in names
         )
         is_parallel = self._roles[axis] in (Role.PARALLEL, Role.VECTOR)
-        return is_parallel and is_outer and 0 < len(direct) == len(inner)
+        return is_parallel and is_outer and 0 < len(direct_loops) == len(nested_axes)
 
     def _find_arrays(self, segments: Sequence[Segment]) -> None:
         """Allocate arrays for results of reductions and operands of later segments."""
         for position, segment in enumerate(segments):
-            later = {v for other in segments[position + 1 :] for v in taken(other.statements)}
+            later_uses = {
+                v for other in segments[position + 1 :] for v in free_values(other.statements)
+            }
             for statement in segment.statements:
                 if isinstance(statement, Const) or (
                     isinstance(statement, Load) and statement.operand in self._scalars
@@ -253,38 +285,41 @@ class Interchange:
                     self.constants[statement.out] = statement
                     continue
                 for value in results_of(statement):
-                    if segment.crosses_rows or value in later:
-                        self.arrays[value] = self._array(value, "column", value.dtype)
+                    if segment.crosses_rows or value in later_uses:
+                        self.value_arrays[value] = self._array(value, "column", value.dtype)
 
     def _array(self, value: Value, role: str, dtype: str) -> Local:
-        local = Local(f"t{value.number}_{role}", dtype, ((self.axis, self.size),))
+        """Allocate an array with an element for each column; ``role`` is the end of its name."""
+        local = Local(f"t{value.number}_{role}", dtype, ((self.axis, self.strip_size),))
         self.locals.append(local)
         return local
 
     def fresh(self, dtype: str) -> Value:
-        """A new value."""
-        self._free += 1
-        return Value(self._free - 1, dtype)
+        """A value with a number that the kernel does not use yet."""
+        self._next_number += 1
+        return Value(self._next_number - 1, dtype)
 
-    def _segment(self, segment: Segment) -> list[Statement]:
+    def _rewrite_segment(self, segment: Segment) -> list[Statement]:
+        """The loops of one segment; none if nothing needs its values."""
         statement = segment.statements[0]
         if isinstance(statement, Reduce):
-            return self._reduce_rows(statement)
+            return self._rewrite_reduce(statement)
         if isinstance(statement, For) and segment.crosses_rows:
-            return [For(statement.axis, Block(body=(self._columns(statement.body.body),)))]
-        stored = [v for s in segment.statements for v in results_of(s) if v in self.arrays]
+            return [For(statement.axis, Block(body=(self._column_loop(statement.body.body),)))]
+        stored = [v for s in segment.statements for v in results_of(s) if v in self.value_arrays]
         stores = any(isinstance(s, Store) for s in statements(Block(body=segment.statements)))
-        return [self._columns(segment.statements, stored)] if stored or stores else []
+        return [self._column_loop(segment.statements, stored)] if stored or stores else []
 
     # Loops over the columns of a strip
 
-    def _columns(self, items: Sequence[Statement], stored: Sequence[Value] = ()) -> For:
+    def _column_loop(self, items: Sequence[Statement], stored: Sequence[Value] = ()) -> For:
         """A loop over columns with these statements, which stores ``stored`` in their arrays."""
-        column = _Column(self, items, stored)
-        column.store([(self.arrays[value], column.value(value)) for value in stored])
+        column = _ColumnLoopBuilder(self, items, stored)
+        for value in stored:
+            column.store(self.value_arrays[value], column.value(value))
         return column.loop()
 
-    def _reduce_rows(self, s: Reduce) -> list[Statement]:
+    def _rewrite_reduce(self, s: Reduce) -> list[Statement]:
         """Write a Reduce as a loop over rows around a loop over columns.
 
         Float sums are added in blocks of rows, with float64 totals.
@@ -296,135 +331,137 @@ class Interchange:
             for fn, out in pairs
             if fn == "add" and out.dtype in FLOATS
         }
-        keys = {
-            out: (fn, self._array(out, "key", ORDERED[out.dtype]))
+        ordered = {
+            out: self._array(out, "key", ORDERED_DTYPES[out.dtype])
             for fn, out in pairs
             if is_ordered(fn, out)
         }
-        first = _Column(self, (), s.init)
-        for out, init in zip(s.outs, s.init, strict=True):
-            value = first.value(init)
-            if out in keys:
-                fn, array = keys[out]
-                first.store([(array, first.key(value, fn))])
-                continue
-            if out in totals:
-                first.store([(totals[out], first.cast(value, "float64"))])
+        init_loop = _ColumnLoopBuilder(self, (), s.init)
+        for fn, out, init in zip(functions, s.outs, s.init, strict=True):
+            value = init_loop.value(init)
+            if out in ordered:
+                init_loop.store(ordered[out], init_loop.to_ordered(value, fn))
+            elif out in totals:
+                init_loop.store(totals[out], init_loop.cast(value, "float64"))
             else:
-                first.store([(self.arrays[out], value)])
-        rows = self._rows(s, functions, totals, keys)
-        if not totals and not keys:
-            return [first.loop(), *rows]
-        last = _Column(self, ())
+                init_loop.store(self.value_arrays[out], value)
+        rows = self._row_loops(s, _RunningArrays(functions, totals, ordered))
+        if not totals and not ordered:
+            return [init_loop.loop(), *rows]
+        result_loop = _ColumnLoopBuilder(self, ())
         for out, array in totals.items():
-            last.store([(self.arrays[out], last.cast(last.load(array), out.dtype))])
-        for out, (fn, array) in keys.items():
-            last.store([(self.arrays[out], last.unkeyed(last.load(array), fn, out.dtype))])
-        return [first.loop(), *rows, last.loop()]
+            total = result_loop.cast(result_loop.load(array), out.dtype)
+            result_loop.store(self.value_arrays[out], total)
+        function_of = dict(zip(s.outs, functions, strict=True))
+        for out, array in ordered.items():
+            integer = result_loop.load(array)
+            extremum = result_loop.from_ordered(integer, function_of[out], out.dtype)
+            result_loop.store(self.value_arrays[out], extremum)
+        return [init_loop.loop(), *rows, result_loop.loop()]
 
-    def _rows(
-        self,
-        s: Reduce,
-        functions: Sequence[str],
-        totals: dict[Value, Local],
-        keys: dict[Value, tuple[str, Local]],
-    ) -> tuple[Statement, ...]:
+    def _row_loops(self, s: Reduce, running: _RunningArrays) -> tuple[Statement, ...]:
         """The loops over rows; if there are totals, the last axis is cut into blocks."""
-        *outer, last = s.axes
-        rows = For(last, Block(body=(self._row(s, functions, keys),)))
-        every: tuple[Statement, ...] = (rows,)
-        if totals:
-            begin, end = _Column(self, ()), _Column(self, ())
-            for out, total in totals.items():
-                begin.store([(self.arrays[out], begin.constant(0.0, out.dtype))])
-                partial = end.cast(end.load(self.arrays[out]), "float64")
-                end.store([(total, end.apply("add", end.load(total), partial))])
-            block = begin.loop(), rows, end.loop()
-            exact = self._exact[last]
-            is_one = exact is not None and exact <= ROW_BLOCK
-            every = block if is_one else (Strip(last, ROW_BLOCK, Block(body=block)),)
+        *outer, last_axis = s.axes
+        rows = For(last_axis, Block(body=(self._row_combination(s, running),)))
+        loops: tuple[Statement, ...] = (rows,)
+        if running.totals:
+            # For each block of rows: clear the partial sums, add the rows, add them to the totals.
+            clear, add = _ColumnLoopBuilder(self, ()), _ColumnLoopBuilder(self, ())
+            for out, total in running.totals.items():
+                clear.store(self.value_arrays[out], clear.constant(0.0, out.dtype))
+                partial = add.cast(add.load(self.value_arrays[out]), "float64")
+                add.store(total, add.apply("add", add.load(total), partial))
+            block = clear.loop(), rows, add.loop()
+            exact = self._exact[last_axis]
+            is_one_block = exact is not None and exact <= ROW_BLOCK
+            loops = block if is_one_block else (Strip(last_axis, ROW_BLOCK, Block(body=block)),)
         for axis in reversed(outer):
-            every = (For(axis, Block(body=every)),)
-        return every
+            loops = (For(axis, Block(body=loops)),)
+        return loops
 
-    def _row(
-        self, s: Reduce, functions: Sequence[str], keys: dict[Value, tuple[str, Local]]
-    ) -> For:
+    def _row_combination(self, s: Reduce, running: _RunningArrays) -> For:
         """The loop over columns that combines a row with the running values."""
-        arrays = [keys[out][1] if out in keys else self.arrays[out] for out in s.outs]
-        row = _Column(self, s.body.body, s.body.results)
-        running = [row.load(array) for array in arrays]
-        row.body()
+        arrays = [running.ordered.get(out, self.value_arrays[out]) for out in s.outs]
+        row = _ColumnLoopBuilder(self, s.body.body, s.body.results)
+        old_values = [row.load(array) for array in arrays]
+        row.append_items()
         elements = [row.value(value) for value in s.body.results]
         if combine_functions(s) is None:
-            combined = row.combined(s.combine, (*running, *elements))
+            combined = row.inline_combine(s.combine, (*old_values, *elements))
         else:
             combined = []
-            for out, fn, old, new in zip(s.outs, functions, running, elements, strict=True):
-                element = row.key(new, fn) if out in keys else new
-                combined.append(row.apply(fn, old, element))
-        row.store(list(zip(arrays, combined, strict=True)))
+            for out, fn, old, element in zip(
+                s.outs, running.functions, old_values, elements, strict=True
+            ):
+                new = row.to_ordered(element, fn) if out in running.ordered else element
+                combined.append(row.apply(fn, old, new))
+        for array, value in zip(arrays, combined, strict=True):
+            row.store(array, value)
         return row.loop()
 
 
-class _Column:
+class _ColumnLoopBuilder:
     """Builder of one loop over the columns of a strip. All its values get new numbers.
+
+    Methods that return a Value append the statement that defines it.
 
     Args:
         interchange: the rewrite.
-        items: statements of the column loop, which ``body`` and ``value`` add.
+        items: statements of the column loop, which ``append_items``, ``value`` and ``loop`` append.
         results: further values that the loop uses.
     """
 
     def __init__(
         self, interchange: Interchange, items: Sequence[Statement], results: Iterable[Value] = ()
     ) -> None:
-        self._of = interchange
+        self._interchange = interchange
         self._items: Sequence[Statement] | None = items
         self._statements: list[Statement] = []
         self._values: dict[Value, Value] = {}
-        own = defined(items)
-        external = {*taken(items), *[value for value in results if value not in own]}
+        own = defined_values(items)
+        external = {*free_values(items), *[value for value in results if value not in own]}
         for value in sorted(external, key=lambda v: v.number):
             constant = interchange.constants.get(value)
             if constant is not None:
                 self._values[value] = self._add(replace(constant, out=self._new(value.dtype)))
-            elif value in interchange.arrays:
-                self._values[value] = self.load(interchange.arrays[value])
+            elif value in interchange.value_arrays:
+                self._values[value] = self.load(interchange.value_arrays[value])
 
     def loop(self) -> For:
         """The finished loop."""
-        self.body()
-        return For(self._of.axis, Block(body=tuple(self._statements)))
+        self.append_items()
+        return For(self._interchange.axis, Block(body=tuple(self._statements)))
 
-    def body(self) -> None:
-        """Add ``items``, if they are not added yet."""
+    def append_items(self) -> None:
+        """Append ``items``, if they are not appended yet."""
         if self._items is None:
             return
         items, self._items = self._items, None
-        numbered = sorted(defined(items), key=lambda value: value.number)
+        numbered = sorted(defined_values(items), key=lambda value: value.number)
         self._values.update({value: self._new(value.dtype) for value in numbered})
-        self._statements += renamed(Block(body=tuple(items)), self._values, {}).body
+        self._statements += substituted(Block(body=tuple(items)), self._values, {}).body
 
     def value(self, value: Value) -> Value:
         """The value in this loop of a value of the column loop."""
-        self.body()
+        self.append_items()
         return self._values.get(value, value)
 
-    def combined(self, combine: Block, values: Sequence[Value]) -> list[Value]:
+    def inline_combine(self, combine: Block, values: Sequence[Value]) -> list[Value]:
         """Inline a combine block for some arguments; returns its results."""
         names = dict(zip(combine.params, values, strict=True))
-        numbered = sorted(defined(combine.body), key=lambda value: value.number)
+        numbered = sorted(defined_values(combine.body), key=lambda value: value.number)
         names.update({value: self._new(value.dtype) for value in numbered})
-        block = renamed(combine, names, {})
+        block = substituted(combine, names, {})
         self._statements += block.body
         return list(block.results)
 
     def load(self, local: Local) -> Value:
+        """Load the current column's element of a local array."""
         return self._add(Load(self._new(local.dtype), local.name))
 
-    def store(self, pairs: Sequence[tuple[Local, Value]]) -> None:
-        self._statements += [Store(local.name, value) for local, value in pairs]
+    def store(self, local: Local, value: Value) -> None:
+        """Store a value of this loop as the current column's element."""
+        self._statements.append(Store(local.name, value))
 
     def constant(self, value: int | float, dtype: str) -> Value:
         return self._add(Const(self._new(dtype), value))
@@ -437,22 +474,22 @@ class _Column:
         self._statements.append(Apply((out,), fn, arguments))
         return out
 
-    def key(self, value: Value, fn: str) -> Value:
-        """Map a float to an integer with the same order, in which nan is the extremum of ``fn``."""
-        dtype = ORDERED[value.dtype]
+    def to_ordered(self, value: Value, fn: str) -> Value:
+        """Map a float to an integer of equal order, with nan as extremum of ``fn`` (max, min)."""
+        dtype = ORDERED_DTYPES[value.dtype]
         bits = self.apply(f"bitcast_{dtype}", value, dtype=dtype)
         return self.apply("add", self._flipped(bits), self._nan_shift(value.dtype, fn))
 
-    def unkeyed(self, key: Value, fn: str, dtype: str) -> Value:
-        """The inverse of ``key``."""
-        bits = self.apply("sub", key, self._nan_shift(dtype, fn))
+    def from_ordered(self, integer: Value, fn: str, dtype: str) -> Value:
+        """The inverse of ``to_ordered``."""
+        bits = self.apply("sub", integer, self._nan_shift(dtype, fn))
         return self.apply(f"bitcast_{dtype}", self._flipped(bits), dtype=dtype)
 
     def _nan_shift(self, dtype: str, fn: str) -> Value:
         # Nans with a sign bit come before -inf: for max, adding this wraps them around past inf.
         # For min, it wraps the other nans around to before -inf.
-        shift = (1 << _MANTISSA[dtype]) - 1
-        return self.constant(-shift if fn == "max" else shift, ORDERED[dtype])
+        shift = (1 << _MANTISSA_BITS[dtype]) - 1
+        return self.constant(-shift if fn == "max" else shift, ORDERED_DTYPES[dtype])
 
     def _flipped(self, bits: Value) -> Value:
         """Reverse the order of negative floats. It is its own inverse."""
@@ -462,7 +499,7 @@ class _Column:
         return self.apply("xor", bits, self.apply("and", sign, magnitude))
 
     def _new(self, dtype: str) -> Value:
-        return self._of.fresh(dtype)
+        return self._interchange.fresh(dtype)
 
     def _add(self, statement: Const | Load | Cast) -> Value:
         self._statements.append(statement)

@@ -7,31 +7,47 @@ an argument, LLVM loads elements one at a time, and does not vectorize the loop.
 
 A short innermost loop is unrolled, and the loop around it is vectorized. With rows of two elements,
 both are then stored at once, in contiguous vectors.
+
+Tests: tests/targets/cpu/test_cpu_orders.py, tests/compiler/test_schedules.py.
 """
 
 from __future__ import annotations
 
 from dataclasses import replace
 from functools import partial
+from typing import NamedTuple
 
-from gpuflow.compiler.lowering.call_layout import distances_of
+from gpuflow.compiler.lowering.call_layout import stride_sources_of
 from gpuflow.compiler.lowering.lower import KernelCall
 from gpuflow.compiler.schedules.schedule import Allocate, Schedule
-from gpuflow.kir.nodes import Kernel, Mode, Stride, arguments, remembered
+from gpuflow.kir.nodes import Kernel, Mode, Stride, arguments, memoized
 
-SMALLEST_KNOWN = 1 << 12  # points of a call that are worth one more kernel
-_KNOWN = {n: stride for stride in Stride if (n := stride.number)}
-LONGEST_KNOWN = max(_KNOWN)  # for larger strides, LLVM does not use contiguous loads
+SMALLEST_SPECIALIZED = 1 << 12  # points of a call that are worth one more kernel
+_STATIC_STRIDES = {n: stride for stride in Stride if (n := stride.static_value)}
+# For larger strides, LLVM does not use contiguous loads.
+LARGEST_STATIC_STRIDE = max(_STATIC_STRIDES)
 
-Static = tuple[tuple[str, int, Stride], ...]  # operands, axes, and strides
+
+class StaticStride(NamedTuple):
+    """A stride that becomes static.
+
+    Attributes:
+        operand: name of the operand.
+        axis: index of the axis.
+        stride: the stride, not ``Stride.ANY``.
+    """
+
+    operand: str
+    axis: int
+    stride: Stride
 
 
 def _applies(kernel: Kernel) -> bool:
-    return bool(_strided(kernel))
+    return bool(_dynamic_strides(kernel))
 
 
-def _strided(kernel: Kernel) -> list[tuple[str, int]]:
-    """Pairs of operand and axis whose stride is dynamic, along the loop that is vectorized.
+def _dynamic_strides(kernel: Kernel) -> list[tuple[str, int]]:
+    """Pairs (operand, index of an axis) whose stride is dynamic, along the vectorized loop.
 
     That is the innermost loop. If it is exact, and so unrolled, the loop around it counts too.
     """
@@ -45,36 +61,45 @@ def _strided(kernel: Kernel) -> list[tuple[str, int]]:
     return [(name, d) for name, d in candidates if strides[name][d : d + 1] == (Stride.ANY,)]
 
 
-def _choose(call: KernelCall, is_copy: bool = False) -> Static | None:
-    axes, distances = call.kernel.axes, distances_of(call.kernel)
-    strides = []
-    for name, d in _strided(call.kernel):
-        stride = _KNOWN.get(distances[name, axes[d].name].within(call.slots))
+def _choose(call: KernelCall, is_copy: bool = False) -> tuple[StaticStride, ...] | None:
+    """The strides to specialize to; None if there are none that are worth one more kernel.
+
+    Args:
+        call: the call.
+        is_copy: whether the kernel is a copy, for which every small stride is worth it.
+    """
+    axes, stride_sources = call.kernel.axes, stride_sources_of(call.kernel)
+    static = []
+    for name, d in _dynamic_strides(call.kernel):
+        stride = _STATIC_STRIDES.get(stride_sources[name, axes[d].name].value_in(call.slots))
         if stride is None:
             continue
         # Around rows of exact size, only strides that follow from that size. Other strides may be
         # sizes of a batch, each of which would build a kernel. Copies are large enough for that.
-        follows = d < len(axes) - 1 and stride.number in (1, axes[-1].exact)
-        if follows or is_copy or (d == len(axes) - 1 and call.points >= SMALLEST_KNOWN):
-            strides.append((name, d, stride))
-    return tuple(strides) or None
+        follows = d < len(axes) - 1 and stride.static_value in (1, axes[-1].exact)
+        if follows or is_copy or (d == len(axes) - 1 and call.points >= SMALLEST_SPECIALIZED):
+            static.append(StaticStride(name, d, stride))
+    return tuple(static) or None
 
 
-def _rewrite(call: KernelCall, strides: Static, allocate: Allocate) -> tuple[KernelCall, ...]:
+def _rewrite(
+    call: KernelCall, static: tuple[StaticStride, ...], allocate: Allocate
+) -> tuple[KernelCall, ...]:
     del allocate
-    kernel = remembered(call.kernel, with_strides, strides)
-    remaining = remembered(kernel, arguments)
-    slots = zip(arguments(call.kernel), call.slots, strict=True)
-    return (call._replace(kernel=kernel, slots=tuple([w for a, w in slots if a in remaining])),)
+    kernel = memoized(call.kernel, with_static_strides, static)
+    remaining = memoized(kernel, arguments)
+    old_slots = zip(arguments(call.kernel), call.slots, strict=True)
+    slots = tuple([slot for argument, slot in old_slots if argument in remaining])
+    return (call._replace(kernel=kernel, slots=slots),)
 
 
-def with_strides(kernel: Kernel, static: Static) -> Kernel:
-    """Specialize the kernel to static strides."""
-    strides = {(name, d): stride for name, d, stride in static}
+def with_static_strides(kernel: Kernel, static: tuple[StaticStride, ...]) -> Kernel:
+    """Specialize the kernel to static strides, which are then no arguments of it."""
+    static_of = {(operand, axis): stride for operand, axis, stride in static}
     operands = []
     for o in kernel.operands:
-        kinds = [strides.get((o.name, d), kind) for d, kind in enumerate(o.strides)]
-        operands.append(replace(o, strides=tuple(kinds)))
+        strides = [static_of.get((o.name, axis), stride) for axis, stride in enumerate(o.strides)]
+        operands.append(replace(o, strides=tuple(strides)))
     return replace(kernel, operands=tuple(operands))
 
 

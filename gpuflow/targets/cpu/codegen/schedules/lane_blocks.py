@@ -1,11 +1,11 @@
 """Outer-loop vectorization: blocks of lanes run their inner loops together, with masks.
 
-    for i:                              strip i by 64:
-        %1 = while (x) %c do %b             for i: carry[i] = x; going[i] = %c(x)
-        store o %1                          while any going:
-                                                for i: carry[i] = select(going[i], %b(carry[i]), ..)
-                                                       going[i] = going[i] and %c(carry[i])
-                                            for i: store o carry[i]
+    for i:                          strip i by 64:
+        %1 = while (x) %c do %b         for i: carry[i] = x; active[i] = %c(x)
+        store o %1                      while any active:
+                                            for i: carry[i] = select(active[i], %b(carry[i]), ..)
+                                                   active[i] = active[i] and %c(carry[i])
+                                        for i: store o carry[i]
 
 LLVM vectorizes innermost loops only. This rewrite makes the loop over lanes (points) the innermost:
 the body is split at loops, and each segment becomes a loop over the lanes of a block. Values that
@@ -15,6 +15,8 @@ select preserves their values. Branches without loops become selects, with maske
 If a segment is the whole body of a loop, it is unrolled, so that carries stay in registers, and
 fewer iterations check whether some lane is active. If the condition of a loop is uniform, like a
 counter's, the loop needs no masks, and the block has one counter.
+
+Tests: tests/compiler/test_lanes.py, tests/compiler/test_lane_tiles.py.
 """
 
 from __future__ import annotations
@@ -23,7 +25,7 @@ from collections.abc import Callable, Iterable, Sequence
 from dataclasses import replace
 from typing import NamedTuple
 
-from gpuflow.compiler.lowering.call_layout import sizes_of
+from gpuflow.compiler.lowering.call_layout import extents_of
 from gpuflow.compiler.lowering.lower import KernelCall
 from gpuflow.compiler.schedules.schedule import Allocate, Schedule
 from gpuflow.kir.nodes import (
@@ -46,12 +48,11 @@ from gpuflow.kir.nodes import (
     Strip,
     Value,
     While,
-    remembered,
+    memoized,
 )
-from gpuflow.kir.rewrite import taken
-from gpuflow.kir.scalar import EXPENSIVE, TRANSCENDENTAL
-from gpuflow.kir.walk import results_of, statements, unused_number, uses_of
-from gpuflow.targets.cpu.codegen.schedules.lane_code import Code
+from gpuflow.kir.rewrite import free_values
+from gpuflow.kir.walk import next_value_number, results_of, statements, uses_of
+from gpuflow.targets.cpu.codegen.schedules.lane_code import SegmentBuilder
 from gpuflow.targets.cpu.codegen.schedules.lane_compaction import (
     Compaction,
     can_compact,
@@ -59,13 +60,11 @@ from gpuflow.targets.cpu.codegen.schedules.lane_compaction import (
 )
 from gpuflow.targets.cpu.codegen.schedules.lane_tiles import Tiles
 from gpuflow.targets.cpu.codegen.schedules.lane_uniform import find_uniform_loops
+from gpuflow.targets.cpu.codegen.schedules.lane_unrolling import operation_count, unroll_factor
 from gpuflow.targets.cpu.codegen.schedules.short_rows import with_short_axis
 
-LANES = 64  # lanes of a block
+LANES = 64  # lanes of a block without compaction; a power of two
 FEWEST_LANES = 16  # fewer lanes run one at a time: a block takes as long as if it were full
-_FEW_STATEMENTS = ((12, 8), (24, 4), (48, 2))  # most statements of a body for an unroll factor
-# Weights of statements that are long dependence chains.
-_DIVISION, _SERIES = 12, 48
 
 
 def lanes_in_blocks(kernel: Kernel) -> Kernel:
@@ -76,12 +75,13 @@ def lanes_in_blocks(kernel: Kernel) -> Kernel:
     """
     if not _applies(kernel) or kernel.axes[-1].is_short:
         return kernel
-    blocks = _Blocks(kernel)
+    blocks = _LaneBlockRewriter(kernel)
     body = blocks.nest(kernel.body)
     return replace(kernel, body=body, locals=(*kernel.locals, *blocks.locals))
 
 
 def _applies(kernel: Kernel) -> bool:
+    """Whether a kernel is a map with loops inside its points."""
     if kernel.kind != "map" or kernel.segmented or not kernel.axes:
         return False
     if any(isinstance(s, Reduce | Strip) for s in statements(kernel.body)):
@@ -92,18 +92,19 @@ def _applies(kernel: Kernel) -> bool:
 
 
 def _choose(call: KernelCall) -> bool | None:
-    return sizes_of(call)[call.kernel.axes[-1].name] < FEWEST_LANES or None
+    return extents_of(call)[call.kernel.axes[-1].name] < FEWEST_LANES or None
 
 
-def _few(call: KernelCall, _: bool, allocate: Allocate) -> tuple[KernelCall, ...]:
+def _rewrite(call: KernelCall, _: bool, allocate: Allocate) -> tuple[KernelCall, ...]:
     del allocate
-    return (call._replace(kernel=remembered(call.kernel, with_short_axis)),)
+    return (call._replace(kernel=memoized(call.kernel, with_short_axis)),)
 
 
-FEW_LANES = Schedule("few lanes one by one", _applies, _choose, _few)
+FEW_LANES = Schedule("few lanes one by one", _applies, _choose, _rewrite)
 
 
 def _is_loop(statement: Statement) -> bool:
+    """Whether a statement is a loop of one lane, and not one over an axis."""
     return isinstance(statement, While) or (isinstance(statement, For) and statement.axis is None)
 
 
@@ -111,48 +112,25 @@ def _has_loop(items: Iterable[Statement]) -> bool:
     return any(_is_loop(s) for s in statements(Block(body=tuple(items))))
 
 
-def _work(*blocks: Block) -> int:
-    """Estimate the operations of one lane, in cheap statements."""
-    items = [statement for block in blocks for statement in statements(block)]
-    return sum(map(_count, items))
-
-
-def _count(s: Statement) -> int:
-    if not isinstance(s, Apply) or s.fn not in EXPENSIVE:
-        return 1
-    return _SERIES if s.fn in TRANSCENDENTAL else _DIVISION
-
-
-def _is_lookup(block: Block) -> bool:
-    """Whether an iteration reads memory at an offset that depends on a carry."""
-    dependent = set(block.params[1:])  # the first param may be the counter
-    for s in statements(block):
-        if isinstance(s, Load) and s.offset in dependent:
-            return True
-        if not dependent.isdisjoint(uses_of(s)):
-            dependent.update(results_of(s))
-    return False
-
-
-class _Counted(NamedTuple):
+class _CountedLoop(NamedTuple):
     """A loop with a uniform trip count for all lanes of a block.
 
     Attributes:
         body: its params are the uniform values of an iteration, and then the carries.
         arrays: the local arrays of the carries.
         mask: the lanes that run it; None: all.
-        arguments: writes the uniform values, given the index of an iteration.
+        uniform_arguments: writes the uniform values, given the index of an iteration.
         is_long: as in ``For``.
     """
 
     body: Block
     arrays: Sequence[Local]
     mask: Local | None
-    arguments: Callable[[Code, Value], Sequence[Value]]
+    uniform_arguments: Callable[[SegmentBuilder, Value], Sequence[Value]]
     is_long: bool
 
 
-class _Blocks:
+class _LaneBlockRewriter:
     """Rewrites the innermost loop over points of a kernel.
 
     Attributes:
@@ -165,7 +143,7 @@ class _Blocks:
         broadcast: operands that do not vary along the lanes.
         uniform_loops: loops that all lanes of a block leave in the same iteration, by their
             ``id``, with the indices of their uniform carries.
-        size: lanes of a block.
+        size: lanes of a block, a power of two.
         is_padded: whether loops over local arrays may run over all lanes of a shorter last block.
     """
 
@@ -176,21 +154,21 @@ class _Blocks:
         self.cheap: dict[Value, Const | Load] = {}
         self.uniform: dict[Value, Value] = {}
         # The mask of valid lanes and the statements that compute it, for loops that need it.
-        self._mask: Local | None = None
-        self._mask_code: list[Statement] = []
-        self._free = unused_number(kernel.body)
+        self._valid_mask: Local | None = None
+        self._valid_mask_code: list[Statement] = []
+        self._next_number = next_value_number(kernel.body)
         self._operands = {o.name: o for o in kernel.operands}
         self.in_memory = {o.name for o in kernel.operands if o.mode is not Mode.SCALAR}
-        last, fixed = len(kernel.axes) - 1, ((), (Stride.ZERO,))
-        self.broadcast = {o.name for o in kernel.operands if o.strides[last:] in fixed}
+        last, invariant = len(kernel.axes) - 1, ((), (Stride.ZERO,))
+        self.broadcast = {o.name for o in kernel.operands if o.strides[last:] in invariant}
         self.uniform_loops = find_uniform_loops(self, kernel.body)
-        self.uniform, self.cheap = {}, {}
-        loops = [
+        self.uniform, self.cheap = {}, {}  # ``find_uniform_loops`` has filled them
+        compacted = [
             s for s in statements(kernel.body)
             if isinstance(s, While) and not _has_loop(s.body.body)
             and can_compact(s, self.broadcast) and id(s) not in self.uniform_loops
         ]  # fmt: skip
-        size = lanes_per_block(loops) if loops else 0
+        size = lanes_per_block(compacted) if compacted else 0
         self.is_padded = size <= LANES
         self.size = LANES if self.is_padded else size
 
@@ -201,30 +179,30 @@ class _Blocks:
             self.uniform.update({value: value for value in results_of(statement)})
             if isinstance(statement, For) and statement.axis == self.axis:
                 lanes: list[Statement] = []
-                self.sequence(statement.body.body, (), None, lanes)
-                masked = Block(body=(*self._mask_code, *lanes))
+                self.write_sequence(statement.body.body, (), None, lanes)
+                masked = Block(body=(*self._valid_mask_code, *lanes))
                 statement = Strip(self.axis, self.size, masked)
             elif isinstance(statement, For) and statement.axis is not None:
                 statement = replace(statement, body=self.nest(statement.body))
             body.append(statement)
         return replace(block, body=tuple(body))
 
-    def _valid_lanes(self) -> Local:
+    def _valid_lane_mask(self) -> Local:
         """The mask of a block's lanes that exist: the last block may have fewer."""
-        if self._mask is None:
-            self._mask = self.array("bool")
+        if self._valid_mask is None:
+            self._valid_mask = self.array("bool")
             for padded in (True, False) if self.is_padded else (False,):
-                code = Code(self)
-                code.store(self._mask, code.number("bool", not padded))
-                self._mask_code.append(replace(code.loop(), padded=padded))
-        return self._mask
+                code = SegmentBuilder(self)
+                code.store(self._valid_mask, code.constant("bool", not padded))
+                self._valid_mask_code.append(replace(code.loop(), padded=padded))
+        return self._valid_mask
 
     # --- values ---
 
     def fresh(self, dtype: str) -> Value:
-        """A new value."""
-        self._free += 1
-        return Value(self._free - 1, dtype)
+        """A value with a number that the kernel does not use yet."""
+        self._next_number += 1
+        return Value(self._next_number - 1, dtype)
 
     def array(self, dtype: str, rows: int = 1) -> Local:
         """A new array with an element for each lane of a block, or ``rows`` rows of them."""
@@ -238,7 +216,7 @@ class _Blocks:
             self.arrays[value] = self.array(value.dtype)
         return self.arrays[value]
 
-    def constant(self, dtype: str, number: bool | int) -> Value:
+    def recomputed_constant(self, dtype: str, number: bool | int) -> Value:
         """A constant that each segment recomputes."""
         value = self.fresh(dtype)
         self.cheap[value] = Const(value, number)
@@ -248,8 +226,8 @@ class _Blocks:
         """Whether each segment recomputes a statement."""
         if isinstance(s, Const):
             return True
-        plain = isinstance(s, Load) and s.offset is None and s.where is None
-        return plain and self._operands[s.operand].mode in (Mode.SCALAR, Mode.INDEX)
+        is_whole = isinstance(s, Load) and s.offset is None and s.where is None
+        return is_whole and self._operands[s.operand].mode in (Mode.SCALAR, Mode.INDEX)
 
     def is_uniform(self, value: Value) -> bool:
         """Whether a value is uniform over the lanes of a block."""
@@ -277,48 +255,50 @@ class _Blocks:
             return False  # ``is_uniform`` decides by ``cheap``
         return self._is_uniform_statement(s)
 
-    def _uniform_while(self, s: While, mask: Local | None, out: list[Statement]) -> None:
+    def _write_uniform_while(self, s: While, mask: Local | None, out: list[Statement]) -> None:
         """Write a loop that needs no new masks; uniform carries remain carries of the loop."""
         uniform = self.uniform_loops[id(s)]
-        others = [k for k in range(len(s.outs)) if k not in uniform]
+        varying = [k for k in range(len(s.outs)) if k not in uniform]
 
-        def of(values: Sequence[Value], positions: Iterable[int]) -> tuple[Value, ...]:
+        def pick(values: Sequence[Value], positions: Iterable[int]) -> tuple[Value, ...]:
             return tuple([values[k] for k in positions])
 
-        arrays = self._begin(of(s.outs, others), of(s.body.params, others), of(s.init, others), out)
-        head = Code(self, out)
-        init = tuple([head.value(value) for value in of(s.init, uniform)])
+        arrays = self._store_initial_carries(
+            pick(s.outs, varying), pick(s.body.params, varying), pick(s.init, varying), out
+        )
+        head = SegmentBuilder(self, out)
+        init = tuple([head.value(value) for value in pick(s.init, uniform)])
         outs, current, tested = (tuple([self.fresh(v.dtype) for v in init]) for _ in range(3))
         test: list[Statement] = []
-        condition = Block(of(s.cond.params, uniform), s.cond.body, s.cond.results)
-        goes_on = Code(self, test).block(condition, tested)[0]
+        condition = Block(pick(s.cond.params, uniform), s.cond.body, s.cond.results)
+        goes_on = SegmentBuilder(self, test).inline(condition, tested)[0]
         body = Block(
-            (*of(s.body.params, uniform), *of(s.body.params, others)),
+            (*pick(s.body.params, uniform), *pick(s.body.params, varying)),
             s.body.body,
-            of(s.body.results, others),
+            pick(s.body.results, varying),
         )
-        loop = _Counted(body, arrays, mask, lambda code, number: current, True)
+        loop = _CountedLoop(body, arrays, mask, lambda code, number: current, True)
         self.uniform.update(zip(body.params, current, strict=False))
         inner: list[Statement] = []
-        segment, scalars = Code(self), Code(self, inner)
+        segment, scalars = SegmentBuilder(self), SegmentBuilder(self, inner)
         if _has_loop(body.body):
-            self.sequence(body.body, body.results, mask, inner)
-            self._iterations(segment, loop, None)
+            self.write_sequence(body.body, body.results, mask, inner)
+            self._write_iterations(segment, loop, None)
         else:
             for statement in body.body:
                 if self.note_uniform(statement):
-                    scalars.run((statement,))
+                    scalars.append((statement,))
                     self.uniform.update({v: scalars.value(v) for v in results_of(statement)})
-            self._iterations(segment, loop, [current])
+            self._write_iterations(segment, loop, [current])
         inner.append(segment.loop())
-        results = tuple([scalars.value(value) for value in of(s.body.results, uniform)])
+        results = tuple([scalars.value(value) for value in pick(s.body.results, uniform)])
         body = Block(current, tuple(inner), results)
         out.append(While(outs, init, Block(tested, tuple(test), (goes_on,)), body))
-        self.uniform.update(zip(of(s.outs, uniform), outs, strict=True))
+        self.uniform.update(zip(pick(s.outs, uniform), outs, strict=True))
 
     # --- statements in order ---
 
-    def sequence(
+    def write_sequence(
         self,
         items: Sequence[Statement],
         results: Sequence[Value],
@@ -339,70 +319,74 @@ class _Blocks:
                 assert isinstance(statement, Const | Load)
                 self.cheap[statement.out] = statement
             elif self._is_uniform_statement(statement):
-                code = Code(self, out)
-                code.run((statement,))
+                code = SegmentBuilder(self, out)
+                code.append((statement,))
                 self.uniform.update({v: code.value(v) for v in results_of(statement)})
             elif _has_loop((statement,)):
-                self._segment(straight, {*taken(items[position:]), *results}, mask, out)
+                self._write_segment(straight, {*free_values(items[position:]), *results}, mask, out)
                 straight = []
-                self._control(statement, mask, out)
+                self._write_control(statement, mask, out)
             else:
                 straight.append(statement)
-        self._segment(straight, set(results), mask, out)
+        self._write_segment(straight, set(results), mask, out)
 
-    def _segment(
+    def _write_segment(
         self,
         items: Sequence[Statement],
-        later: set[Value],
+        later_uses: set[Value],
         mask: Local | None,
         out: list[Statement],
     ) -> None:
         """Write statements without loops as a loop over the lanes."""
-        live = [value for s in items for value in results_of(s) if value in later]
+        live = [value for s in items for value in results_of(s) if value in later_uses]
         if not live and not any(isinstance(s, Store) for s in statements(Block(body=tuple(items)))):
             return
-        code = Code(self)
-        code.run(items, None if mask is None else code.load(mask))
+        code = SegmentBuilder(self)
+        code.append(items, None if mask is None else code.load(mask))
         for value in live:
             code.store(self.array_of(value), code.value(value))
         out.append(code.loop())
 
-    def _control(self, s: Statement, mask: Local | None, out: list[Statement]) -> None:
+    def _write_control(self, s: Statement, mask: Local | None, out: list[Statement]) -> None:
+        """Write a loop of one lane, or a branch that has one."""
         if isinstance(s, While) and id(s) in self.uniform_loops:
-            self._uniform_while(s, mask, out)
+            self._write_uniform_while(s, mask, out)
         elif isinstance(s, While):
-            self._while(s, mask, out)
+            self._write_while(s, mask, out)
         elif isinstance(s, If):
-            self._branch(s, mask, out)
+            self._write_branch(s, mask, out)
         else:
             assert isinstance(s, For)
             assert s.count is not None
             if self.is_uniform(s.count):
-                self._count(s, mask, out)
+                self._write_counted(s, mask, out)
             else:
-                self._while(self._as_while(s), mask, out)
+                self._write_while(self._as_while(s), mask, out)
 
-    def _any(self, array: Local, out: list[Statement]) -> Value:
+    def _write_any(self, array: Local, out: list[Statement]) -> Value:
         """Append a reduction to ``out``: whether an element of an array is true."""
-        result, start = self.fresh("bool"), self.fresh("bool")
-        running, new, both, element = (self.fresh("bool") for _ in range(4))
-        combine = Block((running, new), (Apply((both,), "or", (running, new)),), (both,))
+        result, false = self.fresh("bool"), self.fresh("bool")
+        running, new, either, element = (self.fresh("bool") for _ in range(4))
+        combine = Block((running, new), (Apply((either,), "or", (running, new)),), (either,))
         body = Block((), (Load(element, array.name),), (element,))
-        out.append(Const(start, False))
-        out.append(Reduce((result,), (self.axis,), (start,), combine, body, self.is_padded))
+        out.append(Const(false, False))
+        out.append(Reduce((result,), (self.axis,), (false,), combine, body, self.is_padded))
         return result
 
     # --- loops ---
 
-    def _begin(
+    def _store_initial_carries(
         self,
         outs: Sequence[Value],
         params: Sequence[Value],
         init: Sequence[Value],
         out: list[Statement],
     ) -> list[Local]:
-        """Allocate the arrays of carries, and store the initial values in them."""
-        code = Code(self)
+        """Allocate the arrays of carries, and store the initial values in them.
+
+        A carry has one array, as a param of the body and as a result of the loop.
+        """
+        code = SegmentBuilder(self)
         arrays = [self.array_of(value) for value in outs]
         for array, param, value in zip(arrays, params, init, strict=True):
             self.arrays[param] = array
@@ -411,123 +395,117 @@ class _Blocks:
             out.append(code.loop())
         return arrays
 
-    def _while(self, s: While, mask: Local | None, out: list[Statement]) -> None:
-        is_straight = not _has_loop(s.body.body)
-        if is_straight and not self.is_padded and can_compact(s, self.broadcast):
-            unroll, work = self._unroll_factor(s.body, s.cond), _work(s.body, s.cond)
-            arrays = Compaction(self, s, mask, unroll, work).write(out)
-            self.arrays.update(zip(s.outs, arrays, strict=True))
+    def _write_while(self, loop: While, mask: Local | None, out: list[Statement]) -> None:
+        """Write a loop that lanes leave in different iterations, by compaction or with masks."""
+        is_straight = not _has_loop(loop.body.body)
+        if is_straight and not self.is_padded and can_compact(loop, self.broadcast):
+            blocks = loop.body, loop.cond
+            unroll, cost = unroll_factor(*blocks), operation_count(*blocks)
+            arrays = Compaction(self, loop, mask, unroll, cost).write(out)
+            self.arrays.update(zip(loop.outs, arrays, strict=True))
             return
-        arrays = self._begin(s.outs, s.body.params, s.init, out)
-        going, code = self.array("bool"), Code(self)
+        arrays = self._store_initial_carries(loop.outs, loop.body.params, loop.init, out)
+        active, code = self.array("bool"), SegmentBuilder(self)
         carry = [code.load(array) for array in arrays]
-        goes_on = code.block(s.cond, carry)[0]
-        code.store(going, code.both(code.load(mask or self._valid_lanes()), goes_on))
+        goes_on = code.inline(loop.cond, carry)[0]
+        code.store(active, code.logical_and(code.load(mask or self._valid_lane_mask()), goes_on))
         out.append(code.loop())
-        first = self._any(going, out)
+        any_active = self._write_any(active, out)
         inner: list[Statement] = []
         if not is_straight:
-            self.sequence(s.body.body, s.body.results, going, inner)
-        code = Code(self)
-        carry, goes_on = [code.load(array) for array in arrays], code.load(going)
-        for _ in range(self._unroll_factor(s.body, s.cond) if is_straight else 1):
+            self.write_sequence(loop.body.body, loop.body.results, active, inner)
+        code = SegmentBuilder(self)
+        carry, goes_on = [code.load(array) for array in arrays], code.load(active)
+        for _ in range(unroll_factor(loop.body, loop.cond) if is_straight else 1):
             if is_straight:
-                new = code.block(s.body, carry, goes_on)
+                new = code.inline(loop.body, carry, goes_on)
             else:
-                new = [code.value(value) for value in s.body.results]
+                new = [code.value(value) for value in loop.body.results]
             carry = [code.select(goes_on, a, b) for a, b in zip(new, carry, strict=True)]
-            goes_on = code.both(goes_on, code.block(s.cond, carry)[0])
+            goes_on = code.logical_and(goes_on, code.inline(loop.cond, carry)[0])
         for array, value in zip(arrays, carry, strict=True):
             code.store(array, value)
-        code.store(going, goes_on)
+        code.store(active, goes_on)
         inner.append(code.loop())
-        again = self._any(going, inner)
+        still_active = self._write_any(active, inner)
         before, running, result = (self.fresh("bool") for _ in range(3))
         test = Block((before,), (), (before,))
-        out.append(While((result,), (first,), test, Block((running,), tuple(inner), (again,))))
+        body = Block((running,), tuple(inner), (still_active,))
+        out.append(While((result,), (any_active,), test, body))
 
-    @staticmethod
-    def _unroll_factor(*blocks: Block) -> int:
-        """The unroll factor of a loop without loops.
-
-        Iterations depend on each other, but lanes do not: a long iteration keeps a processor busy
-        without unrolling. So does one that loads at an offset from the previous iteration.
-        """
-        if any(_is_lookup(block) for block in blocks):
-            return 1
-        count = _work(*blocks)
-        return next((factor for most, factor in _FEW_STATEMENTS if count <= most), 1)
-
-    def _as_while(self, s: For) -> While:
+    def _as_while(self, loop: For) -> While:
         """Rewrite a loop whose trip count differs between lanes as a While."""
-        assert s.count is not None
-        zero, one = self.constant("int64", 0), self.constant("int64", 1)
-        index, last, more = self.fresh("int64"), self.fresh("int64"), self.fresh("bool")
-        counter, *carry = s.body.params
+        assert loop.count is not None
+        zero, one = self.recomputed_constant("int64", 0), self.recomputed_constant("int64", 1)
+        index, final_counter, more = self.fresh("int64"), self.fresh("int64"), self.fresh("bool")
+        counter, *carry = loop.body.params
         tested = tuple(self.fresh(value.dtype) for value in carry)
-        goes_on = Apply((more,), "lt", (index, s.count))
+        goes_on = Apply((more,), "lt", (index, loop.count))
         following = self.fresh("int64")
         step = Apply((following,), "add", (counter, one))
-        body = Block(s.body.params, (*s.body.body, step), (following, *s.body.results))
+        body = Block(loop.body.params, (*loop.body.body, step), (following, *loop.body.results))
         test = Block((index, *tested), (goes_on,), (more,))
-        return While((last, *s.outs), (zero, *s.init), test, body)
+        return While((final_counter, *loop.outs), (zero, *loop.init), test, body)
 
-    def _count(self, s: For, mask: Local | None, out: list[Statement]) -> None:
+    def _write_counted(self, s: For, mask: Local | None, out: list[Statement]) -> None:
+        """Write a loop with a uniform trip count, with tiles if they pay (``lane_tiles``)."""
         assert s.count is not None
-        arrays = self._begin(s.outs, s.body.params[1:], s.init, out)
-        code = Code(self, out)
+        arrays = self._store_initial_carries(s.outs, s.body.params[1:], s.init, out)
+        code = SegmentBuilder(self, out)
         count = code.value(s.count)
         tiles = Tiles(self, s, self._operands) if mask is None and self.is_padded else None
         if tiles is None or not tiles.iterations:
-            loop = _Counted(s.body, arrays, mask, lambda code, iteration: (iteration,), s.is_long)
-            self._counted_loop(loop, count, out)
+            loop = _CountedLoop(
+                s.body, arrays, mask, lambda code, iteration: (iteration,), s.is_long
+            )
+            self._write_counted_loop(loop, count, out)
             return
         inner: list[Statement] = []
-        index, head = self.fresh("int64"), Code(self, inner)
-        first = head.apply("mul", index, head.number("int64", tiles.iterations))
+        index, head = self.fresh("int64"), SegmentBuilder(self, inner)
+        first = head.apply("mul", index, head.constant("int64", tiles.iterations))
         remaining = head.apply("sub", count, first)
-        remaining = head.apply("min", remaining, head.number("int64", tiles.iterations))
-        tiles.fill(first, remaining, inner)
-        loop = _Counted(
+        remaining = head.apply("min", remaining, head.constant("int64", tiles.iterations))
+        tiles.copy_in(first, remaining, inner)
+        loop = _CountedLoop(
             tiles.body,
             arrays,
             None,
-            lambda code, row: (code.apply("add", first, row), tiles.rows(code, row)),
+            lambda code, row: (code.apply("add", first, row), tiles.row_offset(code, row)),
             False,
         )
-        self._counted_loop(loop, remaining, inner)
-        tiles.empty(first, remaining, inner)
-        more = code.apply("add", count, code.number("int64", tiles.iterations - 1))
-        bits = code.number("int64", tiles.iterations.bit_length() - 1)
-        tile_count = code.apply("shift_right_arithmetic", more, bits)
+        self._write_counted_loop(loop, remaining, inner)
+        tiles.copy_out(first, remaining, inner)
+        round_up = code.apply("add", count, code.constant("int64", tiles.iterations - 1))
+        bits = code.constant("int64", tiles.iterations.bit_length() - 1)
+        tile_count = code.apply("shift_right_arithmetic", round_up, bits)
         out.append(For(None, Block((index,), tuple(inner)), tile_count, is_long=s.is_long))
 
-    def _counted_loop(self, loop: _Counted, count: Value, out: list[Statement]) -> None:
-        """Write a loop of ``count`` iterations, unrolled if its body is short."""
+    def _write_counted_loop(self, loop: _CountedLoop, count: Value, out: list[Statement]) -> None:
+        """Write a loop of ``count`` iterations, a uniform int64, unrolled if its body is short."""
         if _has_loop(loop.body.body):
             inner: list[Statement] = []
             index = self.fresh("int64")
-            uniform = loop.arguments(Code(self, inner), index)
+            uniform = loop.uniform_arguments(SegmentBuilder(self, inner), index)
             self.uniform.update(zip(loop.body.params, uniform, strict=False))
-            self.sequence(loop.body.body, loop.body.results, loop.mask, inner)
-            segment = Code(self)
-            self._iterations(segment, loop, None)
+            self.write_sequence(loop.body.body, loop.body.results, loop.mask, inner)
+            segment = SegmentBuilder(self)
+            self._write_iterations(segment, loop, None)
             inner.append(segment.loop())
             out.append(For(None, Block((index,), tuple(inner)), count, is_long=loop.is_long))
             return
-        unroll, code, trip_count = self._unroll_factor(loop.body), Code(self, out), count
-        if self._stores_both(loop.body):
+        unroll, code, trip_count = unroll_factor(loop.body), SegmentBuilder(self, out), count
+        if self._stores_to_tiles_and_memory(loop.body):
             unroll = 1
         if unroll > 1:
-            bits = code.number("int64", unroll.bit_length() - 1)
+            bits = code.constant("int64", unroll.bit_length() - 1)
             trip_count = code.apply("shift_right_arithmetic", count, bits)
             done = code.apply("shift_left", trip_count, bits)
-        self._unrolled_loop(loop, trip_count, unroll, None, out)
+        self._write_unrolled(loop, trip_count, unroll, None, out)
         if unroll > 1:
             remaining = code.apply("sub", count, done)
-            self._unrolled_loop(loop, remaining, 1, done, out)
+            self._write_unrolled(loop, remaining, 1, done, out)
 
-    def _stores_both(self, body: Block) -> bool:
+    def _stores_to_tiles_and_memory(self, body: Block) -> bool:
         """Whether a loop stores to tiles and to memory.
 
         LLVM would check before the loop whether the accesses of all iterations are disjoint. They
@@ -536,65 +514,74 @@ class _Blocks:
         stored = {s.operand for s in body.body if isinstance(s, Store)}
         return bool(stored & self.in_memory) and bool(stored - self.in_memory)
 
-    def _unrolled_loop(
-        self, loop: _Counted, count: Value, unroll: int, first: Value | None, out: list[Statement]
+    def _write_unrolled(
+        self,
+        loop: _CountedLoop,
+        count: Value,
+        unroll: int,
+        first: Value | None,
+        out: list[Statement],
     ) -> None:
         """Write ``count`` unrolled iterations; the original ones are counted from ``first``."""
         inner: list[Statement] = []
-        index, head, segment = self.fresh("int64"), Code(self, inner), Code(self)
-        base = index if unroll == 1 else head.apply("mul", index, head.number("int64", unroll))
+        index = self.fresh("int64")
+        head, segment = SegmentBuilder(self, inner), SegmentBuilder(self)
+        base = index if unroll == 1 else head.apply("mul", index, head.constant("int64", unroll))
         if first is not None:
             base = head.apply("add", first, base)
-        each = [loop.arguments(head, base)]
+        arguments = [loop.uniform_arguments(head, base)]
         for k in range(1, unroll):
-            iteration = head.apply("add", base, head.number("int64", k))
-            each.append(loop.arguments(head, iteration))
-        self._iterations(segment, loop, each)
+            iteration = head.apply("add", base, head.constant("int64", k))
+            arguments.append(loop.uniform_arguments(head, iteration))
+        self._write_iterations(segment, loop, arguments)
         inner.append(segment.loop())
         out.append(For(None, Block((index,), tuple(inner)), count, is_long=loop.is_long))
 
-    def _iterations(
-        self, code: Code, loop: _Counted, uniforms: Sequence[Sequence[Value]] | None
+    def _write_iterations(
+        self, code: SegmentBuilder, loop: _CountedLoop, arguments: Sequence[Sequence[Value]] | None
     ) -> None:
         """Write one or more iterations of the body, and store the carries.
 
-        ``uniforms`` None: the body is already written, and only its results are stored.
+        ``arguments`` are the uniform arguments of each iteration. None: the body is already
+        written, and only its results are stored.
         """
         arrays, body = loop.arrays, loop.body
         guard = None if loop.mask is None else code.load(loop.mask)
         carry = [code.load(array) for array in arrays]
-        for uniform in uniforms or (None,):
-            if uniform is None:
+        for uniform_arguments in arguments or (None,):
+            if uniform_arguments is None:
                 new = [code.value(value) for value in body.results]
             else:
-                new = code.block(body, [*uniform, *carry], guard)
+                new = code.inline(body, [*uniform_arguments, *carry], guard)
             if guard is not None:
                 new = [code.select(guard, a, b) for a, b in zip(new, carry, strict=True)]
             carry = new
         for array, value in zip(arrays, carry, strict=True):
             code.store(array, value)
 
-    def _branch(self, s: If, mask: Local | None, out: list[Statement]) -> None:
+    def _write_branch(self, s: If, mask: Local | None, out: list[Statement]) -> None:
         """Write a branch with loops: each side runs for the lanes that take it, if any do."""
-        code, sides = Code(self), (self.array("bool"), self.array("bool"))
-        taken_ = code.value(s.predicate)
-        predicate = self.array("bool")
-        code.store(predicate, taken_)
-        for side, value in zip(sides, (taken_, code.apply("not", taken_)), strict=True):
-            code.store(side, code.both(code.load(mask or self._valid_lanes()), value))
+        code, side_masks = SegmentBuilder(self), (self.array("bool"), self.array("bool"))
+        predicate_value = code.value(s.predicate)
+        predicate_array = self.array("bool")
+        code.store(predicate_array, predicate_value)
+        takes_side = predicate_value, code.apply("not", predicate_value)
+        for side_mask, takes in zip(side_masks, takes_side, strict=True):
+            valid = code.load(mask or self._valid_lane_mask())
+            code.store(side_mask, code.logical_and(valid, takes))
         arrays = [self.array_of(value) for value in s.outs]
         for array in arrays:
             code.store(array, code.zero(array.dtype))  # for lanes that are masked out
         out.append(code.loop())
-        for side, block in zip(sides, (s.then, s.orelse), strict=True):
+        for side_mask, block in zip(side_masks, (s.then, s.orelse), strict=True):
             inner: list[Statement] = []
-            self.sequence(block.body, block.results, side, inner)
-            segment = Code(self)
-            guard = segment.load(side)
+            self.write_sequence(block.body, block.results, side_mask, inner)
+            segment = SegmentBuilder(self)
+            guard = segment.load(side_mask)
             for array, value in zip(arrays, block.results, strict=True):
                 new = segment.value(value)
                 segment.store(array, segment.select(guard, new, segment.load(array)))
             if arrays:
                 inner.append(segment.loop())
-            some = self._any(side, out)
-            out.append(If((), some, Block(body=tuple(inner)), Block()))
+            is_any_lane = self._write_any(side_mask, out)
+            out.append(If((), is_any_lane, Block(body=tuple(inner)), Block()))

@@ -12,6 +12,8 @@ elements it has, and the iterations access contiguous lanes.
 The offset of an element must depend on the iteration only, by any formula. Blocks with compaction
 (``lane_compaction``) have no tiles, because they have too many lanes. Neither have loops that only
 some lanes of a block run.
+
+Tests: tests/compiler/test_lane_tiles.py.
 """
 
 from __future__ import annotations
@@ -38,14 +40,14 @@ from gpuflow.kir.nodes import (
 )
 from gpuflow.kir.scalar import COMPONENT_DTYPES, storage_bytes
 from gpuflow.kir.walk import results_of, uses_of
-from gpuflow.targets.cpu.codegen.schedules.lane_code import Code, Lanes
+from gpuflow.targets.cpu.codegen.schedules.lane_code import Lanes, SegmentBuilder
 
 # Iterations of a tile: a power of two, like the lanes of a block. More are faster, since contiguous
 # accesses are longer: sums of 4 million elements took 3.7, 3.4, 3.0 and 2.7 ms with 64, 128, 256
 # and 512 iterations. But tiles are on the stack, which is small.
 MOST_ITERATIONS = 256
-FEWEST_ITERATIONS = 8
-MOST_BYTES = 128 << 10  # of all tiles of a loop
+FEWEST_ITERATIONS = 8  # with less room for iterations than that, a loop has no tiles
+MOST_BYTES = 128 << 10  # bytes of all tiles of a loop
 
 
 class Tiles:
@@ -53,7 +55,7 @@ class Tiles:
 
     Args:
         lanes: the block of lanes.
-        s: the loop, which all lanes must run.
+        loop: the loop, which all lanes must run. It must have a ``count``, and no loops in it.
         operands: operands of the kernel, by name.
 
     Attributes:
@@ -62,74 +64,88 @@ class Tiles:
             counter, the offset of the iteration's row in the tiles, and the carries.
     """
 
-    def __init__(self, lanes: Lanes, s: For, operands: dict[str, Operand]) -> None:
-        self._lanes, self._counter = lanes, s.body.params[0]
-        steps, varying = self._uniform_steps(s.body.body, operands)
-        accesses = [i for i in s.body.body if isinstance(i, Load | Store)]
-        accesses = [i for i in accesses if _has_large_stride(i, operands) and i.offset in varying]
-        dtypes = [_element(operands[access.operand]) for access in accesses]
+    def __init__(self, lanes: Lanes, loop: For, operands: dict[str, Operand]) -> None:
+        self._lanes, self._counter = lanes, loop.body.params[0]
+        uniform_statements, counter_dependent = self._find_uniform(loop.body.body, operands)
+        accesses = [
+            s
+            for s in loop.body.body
+            if isinstance(s, Load | Store)
+            and _has_large_stride(s, operands)
+            and s.offset in counter_dependent
+        ]
+        dtypes = [_element_dtype(operands[access.operand]) for access in accesses]
         self.iterations = _iterations_per_tile(lanes.size, dtypes)
         self._tiles: dict[Load | Store, Local] = {}
-        self.body = s.body
+        self.body = loop.body
         if not self.iterations:
             return
         arrays = [lanes.array(dtype, self.iterations) for dtype in dtypes]
         self._tiles = dict(zip(accesses, arrays, strict=True))
-        self._steps = steps
-        row = lanes.fresh("int64")
+        self._uniform_statements = uniform_statements
+        row_offset = lanes.fresh("int64")
         self.body = replace(
-            s.body,
-            params=(self._counter, row, *s.body.params[1:]),
-            body=tuple([self._in_tile(i, row) for i in s.body.body]),
+            loop.body,
+            params=(self._counter, row_offset, *loop.body.params[1:]),
+            body=tuple([self._in_tile(s, row_offset) for s in loop.body.body]),
         )
 
-    def _uniform_steps(
+    def _find_uniform(
         self, items: Sequence[Statement], operands: dict[str, Operand]
     ) -> tuple[list[Statement], set[Value]]:
-        """The uniform statements, and those of their values that depend on the counter."""
-        steps: list[Statement] = []
-        fixed: set[Value] = set()
-        changing = {self._counter}
+        """The uniform statements, and those of their values that depend on the counter.
+
+        Both are in program order, and the second set has the counter too.
+        """
+        uniform_statements: list[Statement] = []
+        invariant: set[Value] = set()
+        counter_dependent = {self._counter}
         for s in items:
             uses = uses_of(s)
-            is_step = isinstance(s, Const | Apply | Cast | Select) or _is_scalar(s, operands)
-            step_values = fixed | changing
-            if is_step and all(v in step_values or self._lanes.is_uniform(v) for v in uses):
-                steps.append(s)
-                (fixed if changing.isdisjoint(uses) else changing).update(results_of(s))
-        return steps, changing
+            is_pure = isinstance(s, Const | Apply | Cast | Select) or _is_scalar_load(s, operands)
+            known_uniform = invariant | counter_dependent
+            if is_pure and all(v in known_uniform or self._lanes.is_uniform(v) for v in uses):
+                uniform_statements.append(s)
+                is_invariant = counter_dependent.isdisjoint(uses)
+                (invariant if is_invariant else counter_dependent).update(results_of(s))
+        return uniform_statements, counter_dependent
 
-    def _in_tile(self, s: Statement, row: Value) -> Statement:
+    def _in_tile(self, s: Statement, row_offset: Value) -> Statement:
+        """An access of memory with a tile as an access of its tile; other statements unchanged."""
         if isinstance(s, Load | Store) and s in self._tiles:
-            return replace(s, operand=self._tiles[s].name, offset=row, component=None)
+            return replace(s, operand=self._tiles[s].name, offset=row_offset, component=None)
         return s
 
-    def rows(self, code: Code, iteration: Value) -> Value:
-        """The offset of an iteration's row in the tiles."""
-        return code.apply("mul", iteration, code.number("int64", self._lanes.size))
+    def row_offset(self, code: SegmentBuilder, iteration: Value) -> Value:
+        """The offset of an iteration's row in the tiles; ``iteration`` is its index in the tile."""
+        return code.apply("mul", iteration, code.constant("int64", self._lanes.size))
 
-    def fill(self, first: Value, count: Value, out: list[Statement]) -> None:
-        """Copy the elements of ``count`` iterations, from ``first`` on, to the tiles."""
-        self._move(Load, first, count, out)
+    def copy_in(self, first: Value, count: Value, out: list[Statement]) -> None:
+        """Copy the elements of ``count`` iterations, from ``first`` on, to the tiles.
 
-    def empty(self, first: Value, count: Value, out: list[Statement]) -> None:
-        """Copy the elements of ``count`` iterations, from ``first`` on, to memory."""
-        self._move(Store, first, count, out)
+        Both are uniform int64 values, and ``count`` is at most ``iterations``.
+        """
+        self._write_copies(Load, first, count, out)
 
-    def _move(
+    def copy_out(self, first: Value, count: Value, out: list[Statement]) -> None:
+        """Copy the elements of ``count`` iterations from the tiles to memory; see ``copy_in``."""
+        self._write_copies(Store, first, count, out)
+
+    def _write_copies(
         self, kind: type[Load] | type[Store], first: Value, count: Value, out: list[Statement]
     ) -> None:
         for access, tile in self._tiles.items():
             if not isinstance(access, kind):
                 continue
             row, inner = self._lanes.fresh("int64"), list[Statement]()
-            code = Code(self._lanes, inner)
-            code.call((self._counter,), (code.apply("add", first, row),))
-            code.run(_needed(self._steps, access.offset))
+            code = SegmentBuilder(self._lanes, inner)
+            code.bind((self._counter,), (code.apply("add", first, row),))
+            code.append(_backward_slice(self._uniform_statements, access.offset))
             assert access.offset is not None
             offsets = Block((row,), tuple(inner), (code.value(access.offset),))
-            ends = tile.name, access.operand
-            target, source = ends if kind is Load else ends[::-1]
+            target, source = tile.name, access.operand
+            if kind is Store:
+                target, source = source, target
             out.append(Copy(target, source, count, offsets, access.component))
 
 
@@ -142,22 +158,22 @@ def _iterations_per_tile(lanes: int, dtypes: Sequence[str]) -> int:
     return iterations if iterations >= FEWEST_ITERATIONS else 0
 
 
-def _element(operand: Operand) -> str:
-    """The storage dtype of an access."""
+def _element_dtype(operand: Operand) -> str:
+    """The storage dtype of an element; that of a component of complex numbers."""
     return COMPONENT_DTYPES.get(operand.dtype, operand.dtype)
 
 
-def _needed(steps: Sequence[Statement], value: Value | None) -> list[Statement]:
-    """The steps that a value depends on."""
+def _backward_slice(items: Sequence[Statement], value: Value | None) -> list[Statement]:
+    """The statements that a value depends on, in program order."""
     required, needed = {value}, []
-    for s in reversed(steps):
+    for s in reversed(items):
         if not required.isdisjoint(results_of(s)):
             needed.append(s)
             required.update(uses_of(s))
     return needed[::-1]
 
 
-def _is_scalar(s: Statement, operands: dict[str, Operand]) -> bool:
+def _is_scalar_load(s: Statement, operands: dict[str, Operand]) -> bool:
     return isinstance(s, Load) and operands[s.operand].mode is Mode.SCALAR
 
 

@@ -1,4 +1,7 @@
-"""The schedules of the CPU, in the order in which they are tried, and its kernel rewrites."""
+"""The schedules of the CPU, in the order in which they are tried, and its kernel rewrites.
+
+Tests: tests/compiler/test_schedules.py.
+"""
 
 from __future__ import annotations
 
@@ -15,7 +18,8 @@ from gpuflow.targets.cpu.codegen.schedules.short_rows import SHORT_ROW_LOOPS
 from gpuflow.targets.cpu.codegen.schedules.split_reductions import SPLIT_REDUCTIONS
 from gpuflow.targets.cpu.codegen.schedules.tiled_maps import TILED_MAPS
 
-# MEMORY_ORDER comes before ROW_PHASES, because phases are maps and full reductions, not rows.
+# Later schedules are tried on the results of earlier ones. MEMORY_ORDER comes before ROW_PHASES,
+# because phases are maps and full reductions, not rows.
 CPU_SCHEDULES = (
     MEMORY_ORDER,
     ROW_PHASES,

@@ -9,6 +9,8 @@ scratch memory. A reduction of one row is a full reduction, which ``split_reduct
         total = sum(exp(x - top))           total = sum(exp(x - top)) <- all threads
         for each element: ...               for each element: ...     <- all threads
                                         for the second row: ...
+
+Tests: tests/targets/cpu/test_row_phases.py, tests/compiler/test_schedules.py.
 """
 
 from __future__ import annotations
@@ -16,24 +18,24 @@ from __future__ import annotations
 from itertools import product
 from math import prod
 
-from gpuflow.compiler.lowering.call_layout import distances_of, sizes_of, values_of
+from gpuflow.compiler.lowering.call_layout import argument_values, extents_of, stride_sources_of
 from gpuflow.compiler.lowering.lower import KernelCall
-from gpuflow.compiler.schedules.phases import Phases, phases_of
+from gpuflow.compiler.schedules.phases import Phases, split_into_phases
 from gpuflow.compiler.schedules.schedule import Allocate, Schedule
 from gpuflow.kir.interpret import storage_dtype
 from gpuflow.kir.nodes import (
     Kernel,
     arguments,
-    remembered,
+    memoized,
 )
 from gpuflow.targets.cpu.codegen.schedules.row_values import cache_row_values
 
-# Elements of a row: SHORTEST_ROW for up to FEW_ROWS rows. Rows of more must be SHORTEST_OF_MANY,
-# which exceed every cache: then it costs nothing that each phase reads the row from memory.
+# Least elements of a row: SHORTEST_ROW for up to FEW_ROWS rows, else SHORTEST_OF_MANY. The latter
+# exceeds every cache: then it costs nothing that each phase reads the row from memory.
 SHORTEST_ROW = 1 << 16
 FEW_ROWS = 2
 SHORTEST_OF_MANY = 1 << 20
-MOST_ROWS = 16
+MOST_ROWS = 16  # with more rows, each thread has whole rows
 
 
 def _applies(kernel: Kernel) -> bool:
@@ -41,11 +43,11 @@ def _applies(kernel: Kernel) -> bool:
 
 
 def _phases(kernel: Kernel) -> Phases | None:
-    return remembered(kernel, _make_phases)
+    return memoized(kernel, _find_phases)
 
 
-def _make_phases(kernel: Kernel) -> Phases | None:
-    return phases_of(cache_row_values(kernel), rows_stay=False)
+def _find_phases(kernel: Kernel) -> Phases | None:
+    return split_into_phases(cache_row_values(kernel), keeps_rows=False)
 
 
 def _choose(call: KernelCall) -> int | None:
@@ -55,20 +57,20 @@ def _choose(call: KernelCall) -> int | None:
     phases = _phases(call.kernel)
     if phases is None:
         return None
-    sizes = sizes_of(call)
-    count = prod([sizes[axis] for axis in phases.rows])
+    sizes = extents_of(call)
+    count = prod([sizes[axis] for axis in phases.row_axes])
     shortest = SHORTEST_ROW if count <= FEW_ROWS else SHORTEST_OF_MANY
     return count if 0 < count <= MOST_ROWS and call.points >= shortest * count else None
 
 
 def _rewrite(call: KernelCall, count: int, allocate: Allocate) -> tuple[KernelCall, ...]:
-    phases, sizes = _phases(call.kernel), sizes_of(call)
+    phases, sizes = _phases(call.kernel), extents_of(call)
     assert phases is not None  # it has rows
     calls = []
-    for row in product(*[range(sizes[axis]) for axis in phases.rows]):
+    for row in product(*[range(sizes[axis]) for axis in phases.row_axes]):
         # Each row has separate scratch memory, because launches for several rows may be merged.
         scratch = {o.name: allocate(storage_dtype(o.dtype).itemsize) for o in phases.results}
-        row_index = dict(zip(phases.rows, row, strict=True))
+        row_index = dict(zip(phases.row_axes, row, strict=True))
         for phase in phases.kernels:
             extent = sizes[phase.axes[0].name] if phase.kind == "map" else 1
             slots = _slots(call, phase, row_index, scratch)
@@ -82,10 +84,17 @@ ROW_PHASES = Schedule("phases of rows", _applies, _choose, _rewrite)
 
 
 def _slots(
-    call: KernelCall, phase: Kernel, row: dict[str, int], scratch: dict[str, int]
+    call: KernelCall, phase: Kernel, row_index: dict[str, int], scratch: dict[str, int]
 ) -> tuple[int, ...]:
-    """The argument block of a phase for one row: addresses are advanced to the row."""
-    values, distances = values_of(call), distances_of(call.kernel)
+    """The argument block of a phase for one row: addresses are advanced to the row.
+
+    Args:
+        call: the call of the whole kernel.
+        phase: the kernel of the phase. Except scratch, its arguments are some of the call's.
+        row_index: index of the row along each axis over rows.
+        scratch: buffer ids of scratch operands, by name.
+    """
+    values, stride_sources = argument_values(call), stride_sources_of(call.kernel)
     dtypes = {operand.name: operand.dtype for operand in call.kernel.operands}
     slots = []
     for argument in arguments(phase):
@@ -94,15 +103,19 @@ def _slots(
             slots.append(0)
             continue
         slot = values[argument]
+        # Pointers count in bytes; the base of an INDEX operand counts in elements.
         if argument.kind in ("pointer", "base"):
-            step = sum(distances[name, axis].within(call.slots) * k for axis, k in row.items())
-            size = storage_dtype(dtypes[name]).itemsize if argument.kind == "pointer" else 1
-            slot += step * size
+            offset = sum(
+                stride_sources[name, axis].value_in(call.slots) * k for axis, k in row_index.items()
+            )
+            itemsize = storage_dtype(dtypes[name]).itemsize if argument.kind == "pointer" else 1
+            slot += offset * itemsize
         slots.append(slot)
     return tuple(slots)
 
 
 def _buffers(call: KernelCall, phase: Kernel, scratch: dict[str, int]) -> tuple[int, ...]:
+    """The buffer id of each operand of a phase."""
     names = [operand.name for operand in call.kernel.operands]
     buffer_of = {**dict(zip(names, call.buffers, strict=True)), **scratch}
     return tuple([buffer_of[operand.name] for operand in phase.operands])

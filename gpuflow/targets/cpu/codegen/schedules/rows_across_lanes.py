@@ -10,6 +10,8 @@
 A row of ten elements does not fill vector registers, so LLVM emits scalar code. This schedule
 transposes a strip of rows into a local array, in which adjacent elements belong to different rows.
 ``interchange`` then treats the rows as columns. Results are transposed back at the end.
+
+Tests: tests/targets/cpu/test_cpu_row_kernels.py, tests/compiler/test_schedules.py.
 """
 
 from __future__ import annotations
@@ -19,7 +21,7 @@ from dataclasses import replace
 
 from gpuflow.compiler.lowering.lower import KernelCall
 from gpuflow.compiler.schedules.schedule import Allocate, Schedule
-from gpuflow.kir.argmax import finds_first_largest
+from gpuflow.kir.argmax import is_argmax
 from gpuflow.kir.nodes import (
     Apply,
     Block,
@@ -36,22 +38,22 @@ from gpuflow.kir.nodes import (
     Stride,
     Strip,
     Value,
-    remembered,
+    memoized,
 )
-from gpuflow.kir.rewrite import renamed
+from gpuflow.kir.rewrite import substituted
 from gpuflow.kir.scalar import TRANSCENDENTAL, compute_dtype
-from gpuflow.kir.walk import is_whole, statements
+from gpuflow.kir.walk import is_plain_access, statements
 from gpuflow.targets.cpu.codegen.schedules.interchange import Interchange
-from gpuflow.targets.cpu.codegen.schedules.known_strides import LONGEST_KNOWN
+from gpuflow.targets.cpu.codegen.schedules.known_strides import LARGEST_STATIC_STRIDE
 from gpuflow.targets.cpu.codegen.schedules.row_values import cache_row_values
 
 # Points of a call: with fewer, the transpose saves less than it costs to build the larger kernel.
 SMALLEST_TRANSPOSED = 1 << 13
-LONGEST_ROW = 16
-ROWS = 64  # rows of a strip
+LONGEST_ROW = 16  # elements of a row
+ROWS = 64  # rows of a strip; a power of two
 # Most statements of a row for which LLVM unrolls the loops over a row. It then vectorizes the loop
 # over rows if their strides are static (``known_strides``), and transposing is not faster.
-MOST_WRITTEN_OUT = 110
+MOST_UNROLLED_STATEMENTS = 110
 
 
 def _applies(kernel: Kernel) -> bool:
@@ -70,24 +72,34 @@ def _applies(kernel: Kernel) -> bool:
         if (isinstance(s, Reduce) and s.axes == (last.name,))
         or (isinstance(s, For) and s.axis == last.name)
     ]
-    return any(_is_worth_it(loop) for loop in loops) and not _is_written_out(loops, last.exact)
+    return any(_is_slow(loop) for loop in loops) and not _is_unrolled(loops, last.exact)
 
 
-def _is_written_out(loops: Sequence[Reduce | For], count: int) -> bool:
-    """Whether rows of ``count`` elements are short enough to be unrolled."""
-    inner = [s for loop in loops for s in (*statements(loop.body), *_combining(loop))]
-    if any(isinstance(s, Apply) and s.fn in TRANSCENDENTAL for s in inner):
+def _is_unrolled(loops: Sequence[Reduce | For], count: int) -> bool:
+    """Whether LLVM unrolls the loops over a row, because they have few statements.
+
+    Args:
+        loops: the loops over a row.
+        count: elements of a row.
+    """
+    row_statements = [
+        s for loop in loops for s in (*statements(loop.body), *_combine_statements(loop))
+    ]
+    if any(isinstance(s, Apply) and s.fn in TRANSCENDENTAL for s in row_statements):
         return False
-    return count <= LONGEST_KNOWN and len(inner) * count <= MOST_WRITTEN_OUT
+    return (
+        count <= LARGEST_STATIC_STRIDE and len(row_statements) * count <= MOST_UNROLLED_STATEMENTS
+    )
 
 
-def _combining(loop: Reduce | For) -> Iterator[Statement]:
+def _combine_statements(loop: Reduce | For) -> Iterator[Statement]:
+    """The statements that combine two values of a Reduce; none for other loops."""
     return statements(loop.combine) if isinstance(loop, Reduce) else iter(())
 
 
-def _is_worth_it(loop: Reduce | For) -> bool:
-    """Whether a loop over a row is slower than the transpose: argmax and transcendentals are."""
-    if isinstance(loop, Reduce) and finds_first_largest(loop):
+def _is_slow(loop: Reduce | For) -> bool:
+    """Whether a loop over a row costs more than the transpose: argmax and transcendentals do."""
+    if isinstance(loop, Reduce) and is_argmax(loop):
         return True
     return any(isinstance(s, Apply) and s.fn in TRANSCENDENTAL for s in statements(loop.body))
 
@@ -98,16 +110,16 @@ def _choose(call: KernelCall) -> bool | None:
 
 def _rewrite(call: KernelCall, _: bool, allocate: Allocate) -> tuple[KernelCall, ...]:
     del allocate
-    return (call._replace(kernel=remembered(call.kernel, _transposed)),)
+    return (call._replace(kernel=memoized(call.kernel, _transposed)),)
 
 
 ROWS_ACROSS_LANES = Schedule("rows across lanes", _applies, _choose, _rewrite)
 
 
 def _transposed(kernel: Kernel) -> Kernel:
-    """Rewrite the kernel to transposed strips of rows."""
+    """Rewrite the kernel, for which ``_applies`` must hold, to transposed strips of rows."""
     # ``cache_row_values`` may read some of these back, but only elements it has written.
-    written = {o.name for o in kernel.operands if o.mode is Mode.OUT}
+    outputs = {o.name for o in kernel.operands if o.mode is Mode.OUT}
     kernel = cache_row_values(kernel)
     rows, row = kernel.axes[-2:]
     assert row.exact is not None  # see ``_applies``
@@ -120,44 +132,49 @@ def _transposed(kernel: Kernel) -> Kernel:
         )
         for operand in _transposed_operands(kernel)
     }
-    names = {name: tile.name for name, tile in tiles.items()}
-    into, back = [], []
+    tile_names = {name: tile.name for name, tile in tiles.items()}
+    copies_in, copies_out = [], []
     for operand in kernel.operands:
         if operand.name in tiles:
             tile = tiles[operand.name]
-            if operand.mode is not Mode.OUT and operand.name not in written:
-                into.append(_copy(interchange.fresh(tile.dtype), operand.name, tile.name))
+            if operand.mode is not Mode.OUT and operand.name not in outputs:
+                copies_in.append(
+                    _element_copy(interchange.fresh(tile.dtype), operand.name, tile.name)
+                )
             if operand.mode is not Mode.IN:
-                back.append(_copy(interchange.fresh(tile.dtype), tile.name, operand.name))
+                copies_out.append(
+                    _element_copy(interchange.fresh(tile.dtype), tile.name, operand.name)
+                )
 
     def over_rows(copies: Sequence[Block]) -> list[Statement]:
         return [For(rows.name, Block(body=(For(row.name, copy),))) for copy in copies]
 
     def in_nest(block: Block) -> Block:
+        """Rewrite the innermost loop over rows, inside the loops over outer axes."""
         *before, loop = block.body
         assert isinstance(loop, For)  # the axes around a row are all PARALLEL
         if loop.axis != rows.name:
             return replace(block, body=(*before, replace(loop, body=in_nest(loop.body))))
-        work = interchange.strip_body(rows.name, renamed(loop.body, {}, names))
-        strip = Block(body=(*over_rows(into), *work.body, *over_rows(back)))
+        work = interchange.strip_body(rows.name, substituted(loop.body, {}, tile_names))
+        strip = Block(body=(*over_rows(copies_in), *work.body, *over_rows(copies_out)))
         return replace(block, body=(*before, Strip(rows.name, ROWS, strip)))
 
     body = in_nest(kernel.body)
     return replace(kernel, body=body, locals=(*tiles.values(), *interchange.locals))
 
 
-def _copy(value: Value, source: str, target: str) -> Block:
+def _element_copy(value: Value, source: str, target: str) -> Block:
     return Block(body=(Load(value, source), Store(target, value)))
 
 
 def _transposed_operands(kernel: Kernel) -> list[Operand]:
-    """Arrays that vary along both axes, and are only accessed at the current point."""
+    """Arrays that vary along the last two axes, and are only accessed at the current point."""
     accesses = [s for s in statements(kernel.body) if isinstance(s, Load | Store)]
-    elsewhere = {s.operand for s in accesses if not is_whole(s)}
+    accessed_elsewhere = {s.operand for s in accesses if not is_plain_access(s)}
     return [
         operand
         for operand in kernel.operands
-        if operand.name not in elsewhere
+        if operand.name not in accessed_elsewhere
         and operand.mode in (Mode.IN, Mode.OUT, Mode.INOUT)
         and len(operand.strides) == len(kernel.axes)
         and Stride.ZERO not in operand.strides[-2:]

@@ -5,18 +5,20 @@
 
 LLVM emits a loop over several vectors per iteration, and three remainder loops. A row with fewer
 elements than such an iteration would run only the remainder loops.
+
+Tests: tests/targets/cpu/test_short_vectors.py, tests/targets/cpu/test_cpu_row_kernels.py.
 """
 
 from __future__ import annotations
 
 from dataclasses import replace
 
-from gpuflow.compiler.lowering.call_layout import sizes_of
+from gpuflow.compiler.lowering.call_layout import extents_of
 from gpuflow.compiler.lowering.lower import KernelCall
 from gpuflow.compiler.schedules.schedule import Allocate, Schedule
-from gpuflow.kir.nodes import Kernel, Role, remembered
+from gpuflow.kir.nodes import Kernel, Role, memoized
 
-LONGEST_SHORT_ROW = 128  # elements: two iterations of a loop over four vectors
+LONGEST_SHORT_ROW = 128  # elements: two iterations of a loop over four vectors of 16 elements
 
 
 def _applies(kernel: Kernel) -> bool:
@@ -27,16 +29,16 @@ def _applies(kernel: Kernel) -> bool:
 
 
 def _choose(call: KernelCall) -> bool | None:
-    return sizes_of(call)[call.kernel.axes[-1].name] < LONGEST_SHORT_ROW or None
+    return extents_of(call)[call.kernel.axes[-1].name] < LONGEST_SHORT_ROW or None
 
 
 def _rewrite(call: KernelCall, _: bool, allocate: Allocate) -> tuple[KernelCall, ...]:
     del allocate
-    return (call._replace(kernel=remembered(call.kernel, with_short_axis)),)
+    return (call._replace(kernel=memoized(call.kernel, with_short_axis)),)
 
 
 def with_short_axis(kernel: Kernel) -> Kernel:
-    """Mark the kernel's last axis as short."""
+    """Mark the kernel's last axis as short (``Axis.is_short``); the kernel computes the same."""
     *outer, last = kernel.axes
     return replace(kernel, axes=(*outer, replace(last, is_short=True)))
 

@@ -5,19 +5,24 @@
 
 The number of chunks must depend on the shape only, so that results do not depend on the number of
 threads. The remainder is one more call of the partial kernel, for a chunk of another length.
+
+Here, a "row" is an index of the axis that is split (``SplitKernels.split_axis``); "columns" are
+the points of the axes that are not reduced.
+
+Tests: tests/compiler/test_split_reductions.py.
 """
 
 from __future__ import annotations
 
 from math import prod
 
-from gpuflow.compiler.lowering.call_layout import sizes_of
+from gpuflow.compiler.lowering.call_layout import extents_of
 from gpuflow.compiler.lowering.lower import KernelCall
 from gpuflow.compiler.schedules.schedule import Allocate, Schedule
 from gpuflow.compiler.schedules.split import SplitKernels, split_kernel
 from gpuflow.compiler.schedules.split_calls import Cut, split_calls
 from gpuflow.compiler.schedules.split_slots import SlotMaps, slot_maps_of
-from gpuflow.kir.nodes import Kernel, remembered
+from gpuflow.kir.nodes import Kernel, memoized
 
 SMALLEST_SPLIT = 1 << 16  # points; fewer take about as long as a second launch and waking a thread
 MOST_CHUNKS = 64
@@ -26,7 +31,7 @@ SMALLEST_CHUNK_ROWS = 32  # rows of a column kernel: a chunk stores a result for
 # If the axis that a launch splits among threads has this many points, chunks are not needed.
 ENOUGH_POINTS = 64
 ENOUGH_COLUMNS = 8192  # the same if it is the innermost axis: threads reduce their own columns
-GROUPED_COLUMNS = 256  # rows of few columns are grouped to about this many elements
+GROUPED_COLUMNS = 256  # rows of at most half as many columns are grouped to about this many
 _ALIGNED_ROWS = 64  # the rows of large chunks are a multiple of it
 
 
@@ -39,30 +44,32 @@ def _choose(call: KernelCall) -> Cut | None:
     split = split_kernel(call.kernel) if call.points >= SMALLEST_SPLIT else None
     if split is None:
         return None
-    sizes = sizes_of(call)
-    retained = prod([sizes[axis] for axis in split.retained])
-    rows = sizes[split.rows]
+    sizes = extents_of(call)
+    columns = prod([sizes[axis] for axis in split.retained])
+    rows = sizes[split.split_axis]
     if split.retained:
-        is_outer = remembered(call.kernel, _is_retained_outer)
-        enough = ENOUGH_POINTS if is_outer else ENOUGH_COLUMNS
-        if call.extent >= enough or retained >= ENOUGH_COLUMNS:
+        is_outer = memoized(call.kernel, _is_retained_outer)
+        enough_points = ENOUGH_POINTS if is_outer else ENOUGH_COLUMNS
+        if call.extent >= enough_points or columns >= ENOUGH_COLUMNS:
             return None
-    group = 1
-    is_narrow = len(split.retained) == 1 and retained * 2 <= GROUPED_COLUMNS
+    group_rows = 1
+    is_narrow = len(split.retained) == 1 and columns * 2 <= GROUPED_COLUMNS
     if split.partial.kind == "column" and is_narrow:
-        blocks = slot_maps_of(call.kernel)
-        group = GROUPED_COLUMNS // retained if _is_dense(call, split, retained, blocks) else 1
-    grouped = rows // group
-    smallest = -(-SMALLEST_CHUNK * rows // (call.points * group))
+        slot_maps = slot_maps_of(call.kernel)
+        group_rows = (
+            GROUPED_COLUMNS // columns if _are_rows_adjacent(call, split, columns, slot_maps) else 1
+        )
+    group_count = rows // group_rows
+    smallest_chunk = -(-SMALLEST_CHUNK * rows // (call.points * group_rows))
     if split.partial.kind == "column":
-        smallest = max(smallest, SMALLEST_CHUNK_ROWS)
-    chunks = min(MOST_CHUNKS, grouped // max(smallest, 1))
+        smallest_chunk = max(smallest_chunk, SMALLEST_CHUNK_ROWS)
+    chunks = min(MOST_CHUNKS, group_count // max(smallest_chunk, 1))
     if chunks < 2:
         return None
-    each = grouped // chunks
-    if each >= _ALIGNED_ROWS * _ALIGNED_ROWS:
-        each -= each % _ALIGNED_ROWS
-    return Cut(chunks, each, group, rows - chunks * each * group)
+    chunk_groups = group_count // chunks
+    if chunk_groups >= _ALIGNED_ROWS * _ALIGNED_ROWS:
+        chunk_groups -= chunk_groups % _ALIGNED_ROWS
+    return Cut(chunks, chunk_groups, group_rows, rows - chunks * chunk_groups * group_rows)
 
 
 def _is_retained_outer(kernel: Kernel) -> bool:
@@ -70,24 +77,29 @@ def _is_retained_outer(kernel: Kernel) -> bool:
     split = split_kernel(kernel)
     assert split is not None  # the caller has it
     order = [axis.name for axis in kernel.axes]
-    return order.index(split.retained[0]) < order.index(split.rows)
+    return order.index(split.retained[0]) < order.index(split.split_axis)
 
 
-def _is_dense(call: KernelCall, split: SplitKernels, columns: int, blocks: SlotMaps) -> bool:
-    """Whether rows of each operand are contiguous to each other, or it does not vary."""
+def _are_rows_adjacent(
+    call: KernelCall, split: SplitKernels, columns: int, slot_maps: SlotMaps
+) -> bool:
+    """Whether the rows of each operand follow each other in memory, or it does not vary.
+
+    Then several rows can be reduced as one longer row.
+    """
     if split.partial.axes[-1].name != split.retained[0]:
         return False
     slots = call.slots
-    for down, along in blocks.layouts:
-        if down.within(slots) != along.within(slots) * columns:
-            return False
-    return True
+    return all(
+        row_stride.value_in(slots) == column_stride.value_in(slots) * columns
+        for row_stride, column_stride in slot_maps.operand_strides
+    )
 
 
 def _rewrite(call: KernelCall, cut: Cut, allocate: Allocate) -> tuple[KernelCall, ...]:
     split = split_kernel(call.kernel)
     assert split is not None  # there is a cut
-    return split_calls(call, split, cut, sizes_of(call), slot_maps_of(call.kernel), allocate)
+    return split_calls(call, split, cut, extents_of(call), slot_maps_of(call.kernel), allocate)
 
 
 SPLIT_REDUCTIONS = Schedule("split reductions", _applies, _choose, _rewrite)

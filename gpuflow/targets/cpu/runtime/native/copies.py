@@ -2,6 +2,8 @@
 
 An address in an argument block is either the same in all calls, or a register plus an offset. The
 latter is written by a SET instruction before the block is used.
+
+Tests: tests/targets/cpu/test_cpu_orders.py, tests/targets/cpu/test_native_lu.py.
 """
 
 from __future__ import annotations
@@ -13,14 +15,14 @@ from typing import Protocol
 import numpy as np
 
 from gpuflow.compiler.lowering.lower import NO_BUFFER, KernelCall
-from gpuflow.compiler.planning.plan import Operand, Plan
+from gpuflow.compiler.planning.plan import Plan, StepOperand
 from gpuflow.core.aval import storage_dtype
 from gpuflow.core.views import View
 from gpuflow.runtime.memory import Arena, address
-from gpuflow.targets.cpu.codegen.schedules.copies import copying_call
+from gpuflow.targets.cpu.codegen.schedules.copies import copy_kernel_call
 from gpuflow.targets.cpu.runtime.native.object_code import native_function
 from gpuflow.targets.cpu.runtime.native.program_writer import Code, Location, fixed
-from gpuflow.targets.cpu.runtime.native.services import Build, NativeServices, Runs
+from gpuflow.targets.cpu.runtime.native.services import Build, Buildable, NativeServices
 
 
 class Locations(Protocol):
@@ -44,24 +46,27 @@ class Locations(Protocol):
         ...
 
 
-def addresses_in(plan: Plan, memory: Arena) -> dict[int, int]:
-    """The addresses of a plan's temporaries in an arena, by buffer."""
+def temporary_addresses(plan: Plan, memory: Arena) -> dict[int, int]:
+    """The addresses of a plan's temporaries in an arena, by buffer.
+
+    They are valid until the arena is reallocated, so it must have reserved ``plan.arena_bytes``.
+    """
     start = address(memory.memory)
     return {buffer: start + offset for buffer, offset in plan.offsets.items()}
 
 
-def operand_location(operand: Operand, code: Code, locations: Locations) -> Location:
+def operand_location(operand: StepOperand, code: Code, locations: Locations) -> Location:
     """The location of an operand's first element. A literal is stored row-major in the program."""
     if operand.buffer == NO_BUFFER:
         value = np.asarray(operand.value, storage_dtype(operand.aval.dtype))
         elements = np.array(np.broadcast_to(value, operand.aval.shape), order="C")
-        code.keep(elements)
+        code.keep_alive(elements)
         return fixed(address(elements))
     location = locations.of(operand.buffer)
     if operand.view is None:
         return location
-    register, offset = location
-    return register, offset + operand.view.offset * storage_dtype(operand.aval.dtype).itemsize
+    itemsize = storage_dtype(operand.aval.dtype).itemsize
+    return location.shifted(operand.view.offset * itemsize)
 
 
 def copy_view(
@@ -76,9 +81,9 @@ def copy_view(
 
     Args:
         view: shape and strides; its offset is ignored.
-        itemsize: bytes of an element.
+        itemsize: bytes of an element: 1, 2, 4, 8 or 16; or 0, then nothing is emitted.
         source: location of the view's first element.
-        target: location of the copy.
+        target: location of the copy. It must not overlap the source, unless the view is contiguous.
         services: services of the program.
         code: the program.
     """
@@ -88,47 +93,54 @@ def copy_view(
     if view.is_contiguous:
         name, arguments, extent = "gf_copy", [], size * itemsize
     else:
-        axes = moving_axes(view)
-        call = copying_call(axes, itemsize)
+        axes = collapsed_view_axes(view)
+        call = copy_kernel_call(axes, itemsize)
         if call is not None:
             _copy_in_kernel(call, source, target, services, code)
             return
         *outer, (row, stride) = axes
         arguments = [len(outer), row, stride * itemsize]
-        arguments += [argument for n, step_ in outer for argument in (n, step_ * itemsize)]
-        name, extent = _strided(itemsize), size // row
-    block = code.block([0, 0, *arguments])
-    code.fill(block, target)
-    code.fill(block + 1, source)
+        for outer_size, outer_stride in outer:
+            arguments += [outer_size, outer_stride * itemsize]
+        name, extent = _strided_copy_symbol(itemsize), size // row
+    block = code.add_argument_block([0, 0, *arguments])
+    code.set_address(block, target)
+    code.set_address(block + 1, source)
     code.run(native_function(name), block, extent, services.chunk(extent, size), size)
 
 
-def code_of_copy(view: View, itemsize: int) -> list[Runs]:
+def code_for_copy(view: View, itemsize: int) -> list[Buildable]:
     """The code that ``copy_view`` runs, except functions of the core module, which always exist."""
     if not prod(view.shape) * itemsize or view.is_contiguous:
         return []
-    call = copying_call(moving_axes(view), itemsize)
-    return [Build(native_function, (_strided(itemsize),)) if call is None else call.kernel]
+    call = copy_kernel_call(collapsed_view_axes(view), itemsize)
+    return [
+        Build(native_function, (_strided_copy_symbol(itemsize),)) if call is None else call.kernel
+    ]
 
 
-def _strided(itemsize: int) -> str:
+def _strided_copy_symbol(itemsize: int) -> str:
     return f"gf_strided_{itemsize}"
 
 
 def _copy_in_kernel(
     call: KernelCall, source: Location, target: Location, services: NativeServices, code: Code
 ) -> None:
-    block = code.block(call.slots)
-    code.fill(block, source)
-    code.fill(block + 1, target)
+    block = code.add_argument_block(call.slots)
+    code.set_address(block, source)
+    code.set_address(block + 1, target)
     loaded = services.load(call.kernel)
-    code.keep(loaded)
+    code.keep_alive(loaded)
     chunk = services.chunk(call.extent, call.points)
     code.run(loaded.address, block, call.extent, chunk, call.points)
 
 
-def moving_axes(view: View) -> list[tuple[int, int]]:
-    """Sizes and strides of a view's axes: dimensions of size 1 dropped, others collapsed."""
+def collapsed_view_axes(view: View) -> list[tuple[int, int]]:
+    """Sizes and strides of a view's axes: dimensions of size 1 dropped, others collapsed.
+
+    Strides are in elements, and 0 along broadcast dimensions. There is at least one axis. The view
+    must not be empty.
+    """
     axes: list[tuple[int, int]] = []
     repeats = view.broadcast or (False,) * len(view.shape)
     for size, stride, repeat in zip(view.shape, view.strides, repeats, strict=True):
@@ -143,12 +155,12 @@ def moving_axes(view: View) -> list[tuple[int, int]]:
 
 
 def copy_bytes(
-    source: Location, target: Location, count: int, services: NativeServices, code: Code
+    source: Location, target: Location, byte_count: int, services: NativeServices, code: Code
 ) -> None:
-    """Emit a copy of ``count`` bytes, unless both locations are the same."""
+    """Emit a copy of ``byte_count`` bytes by one thread, unless both locations are the same."""
     if source == target:
         return
-    block = code.block((0, 0))
-    code.fill(block, target)
-    code.fill(block + 1, source)
-    code.run(native_function("gf_copy"), block, count, count, count)
+    block = code.add_argument_block((0, 0))
+    code.set_address(block, target)
+    code.set_address(block + 1, source)
+    code.run(native_function("gf_copy"), block, byte_count, byte_count, byte_count)

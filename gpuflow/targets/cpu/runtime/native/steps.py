@@ -1,7 +1,10 @@
 """Translates steps of a plan to instructions of native programs.
 
 ``native_step`` returns the emitter of a step, or None if the step needs Python. A loop or branch is
-native if all steps of its programs are.
+native if all steps of its programs are. Emitters depend on the plan; the addresses of an arena come
+in when an emitter is called, so one emitter may write the same step for several arenas.
+
+Tests: tests/targets/cpu/test_cpu_parallel_loops.py, tests/targets/cpu/test_native_builds.py.
 """
 
 from __future__ import annotations
@@ -14,18 +17,18 @@ import numpy as np
 from gpuflow.base.records import record
 from gpuflow.compiler.planning.plan import (
     CopyStep,
-    Inner,
+    InnerProgram,
     KernelStep,
     Plan,
     ProgramStep,
     Step,
-    aliasing_outputs,
     all_kernels,
     all_steps,
     argument_positions,
     calls_python,
     carry_count,
     nbytes,
+    output_alias_flags,
     workspace_layout,
 )
 from gpuflow.core.aval import aval_of, storage_dtype
@@ -35,11 +38,11 @@ from gpuflow.runtime.memory import Arena, address
 from gpuflow.targets.cpu.runtime.native.calls import NativeCall, launch
 from gpuflow.targets.cpu.runtime.native.copies import (
     Locations,
-    addresses_in,
-    code_of_copy,
+    code_for_copy,
     copy_bytes,
     copy_view,
     operand_location,
+    temporary_addresses,
 )
 from gpuflow.targets.cpu.runtime.native.object_code import native_function
 from gpuflow.targets.cpu.runtime.native.program_writer import (
@@ -54,61 +57,72 @@ from gpuflow.targets.cpu.runtime.native.program_writer import (
 from gpuflow.targets.cpu.runtime.native.services import (
     SMALLEST_PARALLEL,
     Build,
+    Buildable,
     NativeServices,
-    Runs,
     native_services,
 )
 
-Emit = Callable[[Code, Locations], None]
+Emitter = Callable[[Code, Locations], None]
 
 
-class InnerLocations:
-    """Locations in a nested program; its registers are its inputs, then the outputs it writes."""
+class NestedLocations:
+    """Locations in a nested program; its registers are its inputs, then the outputs it writes.
+
+    Args:
+        plan: the nested plan.
+        memory: arena of its temporaries, with at least ``plan.arena_bytes`` reserved.
+    """
 
     def __init__(self, plan: Plan, memory: Arena) -> None:
         self.plan, self.memory = plan, memory
         self.registers = argument_positions(plan)
-        self.addresses = addresses_in(plan, memory)
+        self.addresses = temporary_addresses(plan, memory)
 
     def of(self, buffer: int) -> Location:
         """The location of a buffer."""
         at = self.addresses.get(buffer)
-        return (self.registers[buffer], 0) if at is None else fixed(at)
+        return Location(self.registers[buffer], 0) if at is None else fixed(at)
 
 
-def code_of(plan: Plan, services: NativeServices) -> list[Runs]:
-    """Return all code that a plan's native programs run: kernels and functions of the runtime."""
-    code: list[Runs] = [*all_kernels(plan)]
+def required_code(plan: Plan, services: NativeServices) -> list[Buildable]:
+    """Return all code that a plan's native programs run: kernels and functions of the runtime.
+
+    It must name what the emitters load, so that ``NativeServices.prepare`` builds it on all cores;
+    the emitters themselves build missing code one by one.
+    """
+    code: list[Buildable] = [*all_kernels(plan)]
     for step in all_steps(plan):
         if isinstance(step, CopyStep):
             itemsize = storage_dtype(step.source.aval.dtype).itemsize
-            code += code_of_copy(step.source.layout, itemsize)
+            code += code_for_copy(step.source.layout, itemsize)
         elif isinstance(step, ProgramStep):
-            code += [Build(native_function, (name,)) for name in _functions_of(step, services)]
+            code += [Build(native_function, (name,)) for name in _runtime_functions(step, services)]
         elif isinstance(step, KernelStep):
             if any(len(calls) > 1 for calls in step.launches):
                 code.append(Build(native_function, ("gf_segments",)))
-        elif step.choice is not None:
-            call: NativeCall = step.choice
-            code += call.runs()
+        elif step.implementation is not None:
+            call: NativeCall = step.implementation
+            code += call.required_code()
     return code
 
 
-def native_step(step: Step, services: NativeServices) -> Emit | None:
+def native_step(step: Step, services: NativeServices) -> Emitter | None:
     """Return the emitter of a step's instructions; None if the step needs Python."""
     if isinstance(step, KernelStep):
-        return partial(_kernel, step, services)
+        return partial(_emit_kernel, step, services)
     if isinstance(step, CopyStep):
-        return partial(_copy, step, services)
+        return partial(_emit_copy, step, services)
     if isinstance(step, ProgramStep):
-        return _program_step(step, services)
-    if step.choice is None:
+        return _program_emitter(step, services)
+    if step.implementation is None:
         return None
-    call: NativeCall = step.choice
+    call: NativeCall = step.implementation
     return partial(call.emit, step, services)
 
 
-def _kernel(step: KernelStep, services: NativeServices, code: Code, locations: Locations) -> None:
+def _emit_kernel(
+    step: KernelStep, services: NativeServices, code: Code, locations: Locations
+) -> None:
     # Reductions store their initial values even if there is nothing to reduce.
     if step.kernel.kind == "map" and not any([call.points for call in step.calls]):
         return
@@ -116,7 +130,7 @@ def _kernel(step: KernelStep, services: NativeServices, code: Code, locations: L
         launch(calls, services, code, locations)
 
 
-def _copy(step: CopyStep, services: NativeServices, code: Code, locations: Locations) -> None:
+def _emit_copy(step: CopyStep, services: NativeServices, code: Code, locations: Locations) -> None:
     aval = step.source.aval
     if aval.size == 0:
         return
@@ -128,32 +142,33 @@ def _copy(step: CopyStep, services: NativeServices, code: Code, locations: Locat
 # --- loops and branches ----------------------------------------------------------------------
 
 
-# Most bytes for the arenas of all threads that share a loop with independent iterations.
-_MOST_PARALLEL_BYTES = 1 << 26
+# Most bytes for the arenas of all threads that share a loop with independent iterations. A larger
+# body runs on one thread at a time, and its kernels use all threads.
+_MOST_ARENA_BYTES = 1 << 26
 
 
-def _program_step(step: ProgramStep, services: NativeServices) -> Emit | None:
+def _program_emitter(step: ProgramStep, services: NativeServices) -> Emitter | None:
     threads = _loop_threads(step, services)
     if threads > 1:
         services = native_services(is_serial=True)
-    bodies: list[list[Emit]] = []
+    bodies: list[list[Emitter]] = []
     for inner in step.programs:
-        emits = [native_step(s, services) for s in inner.plan.steps]
-        if any(emit is None for emit in emits):
+        emitters = [native_step(inner_step, services) for inner_step in inner.plan.steps]
+        if any(emitter is None for emitter in emitters):
             return None
-        bodies.append([emit for emit in emits if emit is not None])
-    return partial(_program, step, bodies, threads, services)
+        bodies.append([emitter for emitter in emitters if emitter is not None])
+    return partial(_emit_program, step, bodies, threads, services)
 
 
-def _functions_of(step: ProgramStep, services: NativeServices) -> list[str]:
+def _runtime_functions(step: ProgramStep, services: NativeServices) -> list[str]:
     """Functions of the runtime that run a loop or branch; none if Python runs it."""
     if any(calls_python(inner.plan) for inner in step.programs):
         return []
-    rule = step.eqn.primitive.lower
-    if rule.branches is not None:
+    lowering = step.eqn.primitive.lower
+    if lowering.branches is not None:
         return ["gf_branch"]
-    assert rule.form is not None
-    if not isinstance(rule.form(step.eqn.params), ScanForm):
+    assert lowering.form is not None
+    if not isinstance(lowering.form(step.eqn.params), ScanForm):
         return ["gf_while"]
     return ["gf_scan", "gf_parallel_loop"] if _loop_threads(step, services) > 1 else ["gf_scan"]
 
@@ -164,19 +179,19 @@ def _loop_threads(step: ProgramStep, services: NativeServices) -> int:
     More than 1 only for a scan without carries, whose iterations are independent. Threads get equal
     shares, so there must be at least two iterations per thread to balance them.
     """
-    rule, threads = step.eqn.primitive.lower, services.threads
-    if rule.form is None or threads == 1:
+    lowering, threads = step.eqn.primitive.lower, services.threads
+    if lowering.form is None or threads == 1:
         return 1
-    form = rule.form(step.eqn.params)
+    form = lowering.form(step.eqn.params)
     if not form.is_parallel or form.length < 2 * threads:
         return 1
-    is_small = step.programs[0].plan.arena_bytes * threads <= _MOST_PARALLEL_BYTES
+    is_small = step.programs[0].plan.arena_bytes * threads <= _MOST_ARENA_BYTES
     return threads if is_small else 1
 
 
-def _program(
+def _emit_program(
     step: ProgramStep,
-    bodies: list[list[Emit]],
+    bodies: list[list[Emitter]],
     threads: int,
     services: NativeServices,
     code: Code,
@@ -186,42 +201,46 @@ def _program(
 
     Programs use a section of the arena: temporaries, and spare buffers of alternating carries.
     """
-    arena, spare = workspace_layout(step, locations.plan.offsets[step.workspace])
-    memory = locations.memory.section(*arena)
+    arena_section, spare_offsets = workspace_layout(step, locations.plan.offsets[step.workspace])
+    memory = locations.memory.section(*arena_section)
     programs = [
-        _body(inner, emits, memory) for inner, emits in zip(step.programs, bodies, strict=True)
+        _write_body(inner, emitters, memory)
+        for inner, emitters in zip(step.programs, bodies, strict=True)
     ]
-    values = [_values(inner, code) for inner in step.programs]
+    constants = [_constant_locations(inner, code) for inner in step.programs]
     operands = [operand_location(operand, code, locations) for operand in step.operands]
     outs = [locations.of(buffer) for buffer in step.outputs]
-    rule = step.eqn.primitive.lower
-    aliasing = aliasing_outputs(step.eqn, step.programs)
-    if rule.branches is not None:
-        moving = [out for out, keeps in zip(outs, aliasing, strict=True) if not keeps]
-        registers = [(*operands[1:], *inner_values, *moving) for inner_values in values]
-        code.branch(operands[0], [Program(c, r) for c, r in zip(programs, registers, strict=True)])
+    lowering = step.eqn.primitive.lower
+    aliasing = output_alias_flags(step.eqn, step.programs)
+    if lowering.branches is not None:
+        written_outs = [out for out, aliases in zip(outs, aliasing, strict=True) if not aliases]
+        branches = [
+            Program(program, (*operands[1:], *values, *written_outs))
+            for program, values in zip(programs, constants, strict=True)
+        ]
+        code.branch(operands[0], branches)
         return
-    start = address(locations.memory.memory)
-    free = (fixed(start + offset) for offset in spare)
-    form = rule.form(step.eqn.params)
-    first = form.first_carry
+    arena_start = address(locations.memory.memory)
+    spare_buffers = (fixed(arena_start + offset) for offset in spare_offsets)
+    form = lowering.form(step.eqn.params)
     carries = []
     for k in range(carry_count(step.eqn)):
-        out, count = outs[k], nbytes(step.eqn.outputs[k].aval)
-        second = out if aliasing[k] else next(free)
-        carries.append(_Carry(operands[first + k], out, second, count, aliasing[k]))
+        out, byte_count = outs[k], nbytes(step.eqn.outputs[k].aval)
+        spare = out if aliasing[k] else next(spare_buffers)
+        start = operands[form.first_carry + k]
+        carries.append(_Carry(start, out, spare, byte_count, aliasing[k]))
     if isinstance(form, ScanForm):
         if programs[0].points * form.length < SMALLEST_PARALLEL:
             threads = 1
-        copies = [programs[0]]
+        thread_bodies = [programs[0]]
         for _ in range(threads - 1):
-            memory = Arena()
-            memory.reserve(arena[1])
-            code.keep(memory)
-            copies.append(_body(step.programs[0], bodies[0], memory))
-        _scan(form, step, services, copies, operands, values[0], outs, carries, code)
+            thread_arena = Arena()
+            thread_arena.reserve(arena_section[1])
+            code.keep_alive(thread_arena)
+            thread_bodies.append(_write_body(step.programs[0], bodies[0], thread_arena))
+        _emit_scan(form, step, services, thread_bodies, operands, constants[0], outs, carries, code)
     else:
-        _while(form, programs, operands, values, carries, code)
+        _emit_while(form, programs, operands, constants, carries, code)
 
 
 @record
@@ -231,66 +250,84 @@ class _Carry:
     Attributes:
         start: location of the initial value.
         out: location of the result.
-        spare: the second buffer; the same as ``out`` if the carry is in place.
-        count: bytes of the carry.
-        keeps: whether the body updates the carry in place.
+        spare: location of the second buffer; the same as ``out`` if the carry is in place.
+        byte_count: size of the carry.
+        is_in_place: whether the body updates the carry in place.
     """
 
     start: Location
     out: Location
     spare: Location
-    count: int
-    keeps: bool
+    byte_count: int
+    is_in_place: bool
 
 
-def _body(inner: Inner, emits: Sequence[Emit], memory: Arena) -> Code:
-    """Write a nested program for an arena of temporaries."""
-    code, locations = Code(), InnerLocations(inner.plan, memory)
-    for emit in emits:
-        emit(code, locations)
+def _write_body(inner: InnerProgram, emitters: Sequence[Emitter], memory: Arena) -> Code:
+    """Write a nested program for an arena of temporaries, which must outlive it."""
+    code, locations = Code(), NestedLocations(inner.plan, memory)
+    for emitter in emitters:
+        emitter(code, locations)
     return code
 
 
-def _values(inner: Inner, code: Code) -> list[Location]:
+def _constant_locations(inner: InnerProgram, code: Code) -> list[Location]:
     """Locations of a nested program's captured constants, which the outer program owns."""
     arrays = [as_numpy(value, aval_of(value)) for value in inner.values]
-    code.keep(*arrays)
+    code.keep_alive(*arrays)
     return [fixed(address(array)) for array in arrays]
 
 
-def _scan(
+def _emit_scan(
     form: ScanForm,
     step: ProgramStep,
     services: NativeServices,
     bodies: Sequence[Code],
     operands: Sequence[Location],
-    values: Sequence[Location],
+    constants: Sequence[Location],
     outs: Sequence[Location],
     carries: Sequence[_Carry],
     code: Code,
 ) -> None:
-    """Emit a scan. Its registers are constants, carries, elements, literals, then outputs."""
+    """Emit a scan.
+
+    The body's registers are: constant operands, carries, elements, captured constants, then
+    outputs: new carries that are not in place, and stacked elements.
+
+    Args:
+        form: the scan's numbers of constants and carries, its length and direction.
+        step: the step of the scan.
+        services: services of the program.
+        bodies: the body, or one copy of it for each thread that shares the iterations.
+        operands: locations of the scan's operands.
+        constants: locations of the body's captured constants.
+        outs: locations of the scan's outputs.
+        carries: the loop carries.
+        code: the outer program.
+    """
     if form.length == 0:
         for carry in carries:
-            copy_bytes(carry.start, carry.out, carry.count, services, code)
+            copy_bytes(carry.start, carry.out, carry.byte_count, services, code)
         return
-    split = form.num_consts + form.num_carry
+    first_element = form.num_consts + form.num_carry
     # The buffers alternate such that the last iteration writes to the outputs.
-    ends_first = form.length % 2 == 1
-    alternating = [(c.out, c.spare) if ends_first else (c.spare, c.out) for c in carries]
+    ends_even = form.length % 2 == 1
+    # By carry: the buffers that even and odd iterations write. The next iteration reads them.
+    alternating = [(c.out, c.spare) if ends_even else (c.spare, c.out) for c in carries]
     table = [always(location) for location in operands[: form.num_consts]]
     table += [
-        LoopRegister(c.start, one, two) for c, (one, two) in zip(carries, alternating, strict=True)
+        LoopRegister(carry.start, even, odd)
+        for carry, (even, odd) in zip(carries, alternating, strict=True)
     ]
+    elements = zip(operands[first_element:], step.operands[first_element:], strict=True)
     table += [
         always(location, _element_bytes(operand.aval.shape, operand.aval.dtype))
-        for location, operand in zip(operands[split:], step.operands[split:], strict=True)
+        for location, operand in elements
     ]
-    table += [always(location) for location in values]
+    table += [always(location) for location in constants]
     table += [
-        LoopRegister(one, two, one)
-        for c, (one, two) in zip(carries, alternating, strict=True)
-        if not c.keeps
+        LoopRegister(even, odd, even)
+        for carry, (even, odd) in zip(carries, alternating, strict=True)
+        if not carry.is_in_place
     ]
     stacked = step.eqn.outputs[form.num_carry :]
     table += [
@@ -303,28 +340,32 @@ def _scan(
         code.scan(form.length, form.reverse, bodies[0], table)
 
 
-def _while(
+def _emit_while(
     form: WhileForm,
     programs: Sequence[Code],
     operands: Sequence[Location],
-    values: Sequence[Sequence[Location]],
+    constants: Sequence[Sequence[Location]],
     carries: Sequence[_Carry],
     code: Code,
 ) -> None:
-    """Emit a while loop, with the flag that its condition and its body set."""
+    """Emit a while loop, with the flag that its condition and its body set.
+
+    The body's registers are: constant operands, carries, captured constants, new carries that are
+    not in place, then the flag.
+    """
     condition, body = programs
-    first, split = form.num_condition_consts, form.first_carry
-    flag_memory = code.array([0])
+    condition_operands = operands[: form.num_condition_consts]
+    flag_memory = code.constant_array([0])
     flag = fixed(address(flag_memory))
     starts = [carry.start for carry in carries]
-    check = Program(condition, (*operands[:first], *starts, *values[0], flag))
-    moving = [carry for carry in carries if not carry.keeps]
-    table = [always(location) for location in operands[:split]]
+    check = Program(condition, (*condition_operands, *starts, *constants[0], flag))
+    alternating = [carry for carry in carries if not carry.is_in_place]
+    table = [always(location) for location in operands[: form.first_carry]]
     table += [LoopRegister(c.start, c.out, c.spare) for c in carries]
-    table += [always(location) for location in values[1]]
-    table += [LoopRegister(c.out, c.spare, c.out) for c in moving]
+    table += [always(location) for location in constants[1]]
+    table += [LoopRegister(c.out, c.spare, c.out) for c in alternating]
     table.append(always(flag))
-    copies = [Copy(c.out, c.start, c.spare, c.count) for c in moving]
+    copies = [Copy(c.out, c.start, c.spare, c.byte_count) for c in alternating]
     code.while_loop(check, body, table, flag, copies)
 
 

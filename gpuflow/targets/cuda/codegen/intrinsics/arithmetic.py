@@ -3,6 +3,8 @@
 docs/kernel_ir.md defines operations that are undefined on a GPU: division by zero, shifts by the
 width or more, conversions of nan and of values out of range. Max and min treat nan and -0.0 as
 defined there, too.
+
+Tests: tests/targets/cuda/test_cuda_scalar.py, tests/targets/cuda/test_cuda_halves.py.
 """
 
 from __future__ import annotations
@@ -13,7 +15,7 @@ from typing import TYPE_CHECKING, Any
 from gpuflow.kir.scalar import FLOAT8_DTYPES
 from gpuflow.targets.cuda.codegen.toolchain import NumbaCuda
 from gpuflow.targets.llvm.ir_values import IRValue, cast
-from gpuflow.targets.llvm.narrow_formats import FORMATS, narrow_by_bits, widen_by_bits
+from gpuflow.targets.llvm.narrow_formats import NARROW_FORMATS, narrow_by_bits, widen_by_bits
 
 if TYPE_CHECKING:
     from llvmlite.ir import NamedValue, Type
@@ -36,7 +38,13 @@ def arithmetic_intrinsics(tools: NumbaCuda) -> dict[str, Any]:
     }
 
 
+# Numba calls the body of an intrinsic with the types of its arguments (and a typing context). It
+# returns the signature and an emitter, or None if it does not support the types. The emitter gets
+# llvmlite's builder and the arguments' LLVM values.
+
+
 def _by_name(*functions: Any) -> dict[str, Any]:
+    """Intrinsics by the names that printed source calls."""
     return {function._name: function for function in functions}
 
 
@@ -44,24 +52,25 @@ def _asm(
     ir: ModuleType, builder: Any, text: str, constraints: str, result: Type, args: list[NamedValue]
 ) -> NamedValue:
     """Emit one PTX instruction without side effects; returns its result."""
-    kind = ir.FunctionType(result, [arg.type for arg in args])
-    return builder.call(ir.InlineAsm(kind, text, constraints), args)
+    function_type = ir.FunctionType(result, [arg.type for arg in args])
+    return builder.call(ir.InlineAsm(function_type, text, constraints), args)
 
 
 def _extremes(tools: NumbaCuda) -> dict[str, Any]:
     """Float maximum and minimum: nan if any operand is nan; -0.0 is less than 0.0."""
     ir, types = tools.llvm, tools.types
 
-    def emit(name):
+    def emit(mnemonic):
         def emit_extreme(context, builder, signature, args):
-            kind = args[0].type
-            if kind == ir.FloatType():
-                text = f"{name}.NaN.f32 $0, $1, $2;"
-                return _asm(ir, builder, text, "=f,f,f", kind, args)
+            float_type = args[0].type
+            if float_type == ir.FloatType():
+                text = f"{mnemonic}.NaN.f32 $0, $1, $2;"
+                return _asm(ir, builder, text, "=f,f,f", float_type, args)
             # There is no NaN form for float64; x + y is nan when either is.
-            number = _asm(ir, builder, f"{name}.f64 $0, $1, $2;", "=d,d,d", kind, args)
+            text = f"{mnemonic}.f64 $0, $1, $2;"
+            extreme = _asm(ir, builder, text, "=d,d,d", float_type, args)
             unordered = builder.fcmp_unordered("uno", *args)
-            return builder.select(unordered, builder.fadd(*args), number)
+            return builder.select(unordered, builder.fadd(*args), extreme)
 
         return emit_extreme
 
@@ -77,11 +86,15 @@ def _extremes(tools: NumbaCuda) -> dict[str, Any]:
 
 
 def _conversions(tools: NumbaCuda) -> dict[str, Any]:
+    """Float to integer with saturation, and reinterpretation of bits."""
     ir, types = tools.llvm, tools.types
 
     @tools.intrinsic
     def saturate(typingctx, value, dtype):
-        """Float to integer: truncates and saturates to the range of ``dtype``; nan gives 0."""
+        """Float32 or float64 to integer: truncates, and saturates to the range of ``dtype``.
+
+        Nan gives 0.
+        """
         target = dtype.instance_type
 
         def emit(context, builder, signature, args):
@@ -104,7 +117,7 @@ def _conversions(tools: NumbaCuda) -> dict[str, Any]:
 
     @tools.intrinsic
     def bitcast(typingctx, value, dtype):
-        """The same bits as another type of the same width."""
+        """The same bits as another type of the same width; None for other widths."""
         target = dtype.instance_type
 
         def emit(context, builder, signature, args):
@@ -135,8 +148,8 @@ def _half_conversions(tools: NumbaCuda) -> dict[str, Any]:
     ir, types = tools.llvm, tools.types
     half, i32, single = ir.IntType(16), ir.IntType(32), ir.FloatType()
 
-    def pair(builder, kind, high, low):
-        text = f"cvt.rn.{kind}x2.f32 $0, $1, $2;"
+    def round_pair(builder, ptx_type, high, low):
+        text = f"cvt.rn.{ptx_type}x2.f32 $0, $1, $2;"
         return _asm(ir, builder, text, "=r,f,f", i32, [high, low])
 
     zero = ir.Constant(single, 0.0)
@@ -152,7 +165,7 @@ def _half_conversions(tools: NumbaCuda) -> dict[str, Any]:
     @tools.intrinsic
     def float32_to_bfloat16(typingctx, value):
         def emit(context, builder, signature, args):
-            return builder.trunc(pair(builder, "bf16", zero, args[0]), half)
+            return builder.trunc(round_pair(builder, "bf16", zero, args[0]), half)
 
         return types.uint16(types.float32), emit
 
@@ -161,7 +174,7 @@ def _half_conversions(tools: NumbaCuda) -> dict[str, Any]:
         """Round a float32 to the nearest bfloat16, as a float32 whose lower 16 bits are 0."""
 
         def emit(context, builder, signature, args):
-            return builder.bitcast(pair(builder, "bf16", args[0], zero), single)
+            return builder.bitcast(round_pair(builder, "bf16", args[0], zero), single)
 
         return types.float32(types.float32), emit
 
@@ -175,7 +188,7 @@ def _half_conversions(tools: NumbaCuda) -> dict[str, Any]:
     @tools.intrinsic
     def float32_to_float16(typingctx, value):
         def emit(context, builder, signature, args):
-            return builder.trunc(pair(builder, "f16", zero, args[0]), half)
+            return builder.trunc(round_pair(builder, "f16", zero, args[0]), half)
 
         return types.uint16(types.float32), emit
 
@@ -195,8 +208,8 @@ def _float8_conversions(tools: NumbaCuda) -> dict[str, Any]:
     """
     types = tools.types
 
-    def pair(storage):
-        float_format = FORMATS[storage]
+    def conversions_of(storage):
+        float_format = NARROW_FORMATS[storage]
 
         @tools.intrinsic
         def widen(typingctx, bits):
@@ -216,7 +229,7 @@ def _float8_conversions(tools: NumbaCuda) -> dict[str, Any]:
 
         return {f"{storage}_to_float32": widen, f"float32_to_{storage}": narrow}
 
-    return {name: function for s in FLOAT8_DTYPES for name, function in pair(s).items()}
+    return {name: function for s in FLOAT8_DTYPES for name, function in conversions_of(s).items()}
 
 
 def _integer_division(tools: NumbaCuda) -> dict[str, Any]:
@@ -256,24 +269,27 @@ def _integer_division(tools: NumbaCuda) -> dict[str, Any]:
 
     def emit_split(context, builder, signature, args):
         quotient = builder.udiv(*args)
-        rest = builder.sub(args[0], builder.mul(quotient, args[1]))
-        return context.make_tuple(builder, signature.return_type, (quotient, rest))
+        remainder = builder.sub(args[0], builder.mul(quotient, args[1]))
+        return context.make_tuple(builder, signature.return_type, (quotient, remainder))
 
     def emit_next(context, builder, signature, args):
-        kind = signature.return_type
+        index_type = signature.return_type
         index, step = (
-            context.cast(builder, operand, operand_type, kind)
+            context.cast(builder, operand, operand_type, index_type)
             for operand, operand_type in zip(args, signature.args, strict=True)
         )
         return builder.add(index, step, flags=["nsw"])
 
     @tools.intrinsic
     def split_index(typingctx, index, extent):
-        """Quotient and remainder of an index by an extent; neither operand may be negative."""
-        wide = types.unliteral(index)
-        if wide != types.unliteral(extent):
+        """Quotient and remainder of an index by an extent, in their common integer type.
+
+        The index must not be negative, the extent must be positive: nothing checks for 0.
+        """
+        index_type = types.unliteral(index)
+        if index_type != types.unliteral(extent):
             return None
-        return types.UniTuple(wide, 2)(wide, wide), emit_split
+        return types.UniTuple(index_type, 2)(index_type, index_type), emit_split
 
     @tools.intrinsic
     def next_index(typingctx, index, step):
@@ -347,6 +363,7 @@ def _bit_functions(tools: NumbaCuda) -> dict[str, Any]:
 
 
 def _random_bits(tools: NumbaCuda) -> dict[str, Any]:
+    """The counter-based generator of ``gpuflow.random``."""
     ir, types = tools.llvm, tools.types
     i32 = ir.IntType(32)
 
@@ -362,7 +379,7 @@ def _random_bits(tools: NumbaCuda) -> dict[str, Any]:
         parity = builder.xor(builder.xor(key0, key1), constant(THREEFRY_PARITY))
         keys = (key0, key1, parity)
         x0, x1 = builder.add(x0, key0), builder.add(x1, key1)
-        for group in range(5):
+        for group in range(5):  # of four rounds; a key is injected after each
             for distance in THREEFRY_ROTATIONS[group % 2]:
                 x0 = builder.add(x0, x1)
                 x1 = builder.xor(rotate_left(builder, x1, distance), x0)
@@ -375,7 +392,7 @@ def _random_bits(tools: NumbaCuda) -> dict[str, Any]:
     def threefry2x32(typingctx, key0, key1, x0, x1):
         """Threefry-2x32 with 20 rounds: two random uint32 from a key and a counter (x0, x1)."""
         unsigned = types.uint32
-        pair = types.UniTuple(unsigned, 2)
-        return pair(unsigned, unsigned, unsigned, unsigned), emit_threefry
+        result = types.UniTuple(unsigned, 2)
+        return result(unsigned, unsigned, unsigned, unsigned), emit_threefry
 
     return _by_name(threefry2x32)

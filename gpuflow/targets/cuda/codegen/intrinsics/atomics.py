@@ -5,6 +5,8 @@ additions flush subnormal numbers.
 
 ``load_relaxed`` and ``store_relaxed`` are accesses at GPU scope: repeated loads eventually see
 another block's store. They do not order other accesses.
+
+Tests: tests/kernels/test_kernel_atomic_sums.py.
 """
 
 from __future__ import annotations
@@ -29,24 +31,34 @@ def atomic_intrinsics(tools: NumbaCuda) -> dict[str, Any]:
 
     @tools.intrinsic
     def atomic_add(typingctx, pointer, index, value):
-        """Add to ``pointer[index]``, which must be of 32 or 64 bits in global memory."""
+        """Add to ``pointer[index]`` in global memory; returns nothing.
+
+        Elements are floats or integers of 32 or 64 bits. ``value`` is cast to their type.
+        """
         if pointer.dtype not in ptx_types:
             return None
-        kind, constraint = ptx_types[pointer.dtype]
+        ptx_type, constraint = ptx_types[pointer.dtype]
 
         def emit(context, builder, signature, args):
             address = builder.gep(args[0], [args[1]])
-            number = context.cast(builder, args[2], signature.args[2], pointer.dtype)
-            asm_type = ir.FunctionType(ir.VoidType(), [address.type, number.type])
-            text = f"red.global.add.{kind} [$0], $1;"
+            addend = context.cast(builder, args[2], signature.args[2], pointer.dtype)
+            asm_type = ir.FunctionType(ir.VoidType(), [address.type, addend.type])
+            text = f"red.global.add.{ptx_type} [$0], $1;"
             asm = ir.InlineAsm(asm_type, text, f"l,{constraint},~{{memory}}", side_effect=True)
-            builder.call(asm, [address, number])
+            builder.call(asm, [address, addend])
             return context.get_dummy_value()
 
         return types.void(pointer, index, value), emit
 
-    def typed(pointer, index, has_result, text, more=()):
-        """The signature and emitter of one PTX access to ``pointer[index]`` of uint32."""
+    def uint32_access(pointer, index, has_result, text, value_types=()):
+        """The signature and emitter of one PTX access to ``pointer[index]`` of uint32.
+
+        Args:
+            pointer, index: Numba types of the first two arguments.
+            has_result: whether the instruction returns a uint32.
+            text: the instruction. Its operands are the result if any, the address, the values.
+            value_types: Numba types of the further arguments, of 32 bits each.
+        """
 
         def emit(context, builder, signature, args):
             address, *values = builder.gep(args[0], [args[1]]), *args[2:]
@@ -59,24 +71,25 @@ def atomic_intrinsics(tools: NumbaCuda) -> dict[str, Any]:
 
         if pointer != types.CPointer(types.uint32):
             return None
-        return (types.uint32 if has_result else types.void)(pointer, index, *more), emit
+        return (types.uint32 if has_result else types.void)(pointer, index, *value_types), emit
 
     @tools.intrinsic
     def atomic_increment(typingctx, pointer, index):
-        """Add 1 to a uint32; returns the previous value."""
-        return typed(pointer, index, True, "atom.global.add.u32 $0, [$1], 1;")
+        """Add 1 to a uint32, modulo 2**32; returns the previous value."""
+        return uint32_access(pointer, index, True, "atom.global.add.u32 $0, [$1], 1;")
 
     @tools.intrinsic
     def load_relaxed(typingctx, pointer, index):
         """Load a uint32 that another block may store concurrently."""
-        return typed(pointer, index, True, "ld.relaxed.gpu.global.u32 $0, [$1];")
+        return uint32_access(pointer, index, True, "ld.relaxed.gpu.global.u32 $0, [$1];")
 
     @tools.intrinsic
     def store_relaxed(typingctx, pointer, index, value):
         """Store a uint32 that another block may load concurrently."""
         if value != types.uint32:
             return None
-        return typed(pointer, index, False, "st.relaxed.gpu.global.u32 [$0], $1;", (value,))
+        text = "st.relaxed.gpu.global.u32 [$0], $1;"
+        return uint32_access(pointer, index, False, text, (value,))
 
     functions = (atomic_add, atomic_increment, load_relaxed, store_relaxed)
     return {function._name: function for function in functions}

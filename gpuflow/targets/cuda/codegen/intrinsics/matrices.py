@@ -15,6 +15,8 @@ Source of the layout of fragments: PTX manual, "Matrix fragments for mma.m16n8k1
 Fragments are uint32: a pair of 16-bit elements, the first in the lower half, or the bits of a
 float32. ``load_matrices`` loads four float32 as a row of eight 16-bit elements, which gives each
 lane the elements that m16n8k8 expects.
+
+Tests: tests/targets/cuda/test_handwritten.py, tests/kernels/test_kernel_attention.py.
 """
 
 from __future__ import annotations
@@ -31,9 +33,11 @@ if TYPE_CHECKING:
 # Numba's code generator of an intrinsic: (context, builder, signature, args) -> result.
 Emit = Callable[[Any, Any, Any, Any], Any]
 
+# The last operand is the number of bytes to read; the others of the 16 become zeros.
 _COPY = "cp.async.cg.shared.global [$0], [$1], 16, $2;"
-_SHARED_ALIGNMENT = 16
-_KINDS = {"bfloat16": "bf16", "float16": "f16", "tensorfloat32": "tf32"}
+_SHARED_ALIGNMENT = 16  # bytes; rows of ``load_matrices`` and asynchronous copies require it
+# PTX's names of operand types of matrix instructions.
+_PTX_TYPES = {"bfloat16": "bf16", "float16": "f16", "tensorfloat32": "tf32"}
 
 
 def matrix_intrinsics(tools: NumbaCuda) -> dict[str, Any]:
@@ -48,6 +52,7 @@ def matrix_intrinsics(tools: NumbaCuda) -> dict[str, Any]:
 
 
 def _by_name(*functions: Any) -> dict[str, Any]:
+    """Intrinsics by the names that kernels call."""
     return {function._name: function for function in functions}
 
 
@@ -78,20 +83,21 @@ def _element(
 
 
 def _arrays(tools: NumbaCuda) -> dict[str, Any]:
+    """Arrays of a thread, and the dynamic shared memory of a block."""
     ir, types = tools.llvm, tools.types
 
     @tools.intrinsic
     def local_array(typingctx, dtype, count):
-        """A pointer to ``count`` uninitialized elements of this thread."""
+        """A pointer to ``count`` uninitialized elements of this thread; ``count`` is a literal."""
         if not isinstance(count, types.IntegerLiteral):
             return None  # Numba retries with the literal
         element = dtype.instance_type
 
         def emit(context, builder, signature, args):
-            kind = ir.ArrayType(context.get_data_type(element), count.literal_value)
+            array_type = ir.ArrayType(context.get_data_type(element), count.literal_value)
             with builder.goto_entry_block():
-                array = builder.alloca(kind)
-            return builder.bitcast(array, kind.element.as_pointer())
+                array = builder.alloca(array_type)
+            return builder.bitcast(array, array_type.element.as_pointer())
 
         return types.CPointer(element)(dtype, count), emit
 
@@ -101,13 +107,13 @@ def _arrays(tools: NumbaCuda) -> dict[str, Any]:
         element = dtype.instance_type
 
         def emit(context, builder, signature, args):
-            name, kind = "dynamic_shared", ir.ArrayType(ir.IntType(8), 0)
+            name, array_type = "dynamic_shared", ir.ArrayType(ir.IntType(8), 0)
             memory = builder.module.globals.get(name)
             if memory is None:
-                memory = ir.GlobalVariable(builder.module, kind, name, addrspace=3)
+                memory = ir.GlobalVariable(builder.module, array_type, name, addrspace=3)
                 memory.linkage = "external"
                 memory.align = _SHARED_ALIGNMENT
-            generic = builder.addrspacecast(memory, kind.as_pointer())
+            generic = builder.addrspacecast(memory, array_type.as_pointer())
             return builder.bitcast(generic, context.get_data_type(element).as_pointer())
 
         return types.CPointer(element)(dtype), emit
@@ -116,12 +122,17 @@ def _arrays(tools: NumbaCuda) -> dict[str, Any]:
 
 
 def _copies(tools: NumbaCuda) -> dict[str, Any]:
+    """Asynchronous copies from global to shared memory."""
     ir, types = tools.llvm, tools.types
-    i32, nothing = ir.IntType(32), ir.VoidType()
+    i32, void = ir.IntType(32), ir.VoidType()
 
     @tools.intrinsic
     def copy_async(typingctx, shared, at, source, index, predicate):
-        """Start to copy 16 bytes; if ``predicate`` is false, store zeros and read nothing."""
+        """Start to copy 16 bytes; if ``predicate`` is false, store zeros and read nothing.
+
+        ``shared[at]`` and ``source[index]`` must be aligned to 16 bytes. The copy is complete for
+        this thread after ``copy_commit`` and ``copy_wait``; other threads need a barrier, too.
+        """
 
         def emit(context, builder, signature, args):
             target = _shared_address(ir, builder, args[0], args[1])
@@ -130,15 +141,15 @@ def _copies(tools: NumbaCuda) -> dict[str, Any]:
             address = builder.ptrtoint(builder.addrspacecast(address, in_global), ir.IntType(64))
             flag = context.cast(builder, args[4], signature.args[4], types.boolean)
             size = builder.select(flag, ir.Constant(i32, 16), ir.Constant(i32, 0))
-            kind = ir.FunctionType(nothing, [i32, address.type, i32])
-            asm = ir.InlineAsm(kind, _COPY, "r,l,r,~{memory}", side_effect=True)
+            function_type = ir.FunctionType(void, [i32, address.type, i32])
+            asm = ir.InlineAsm(function_type, _COPY, "r,l,r,~{memory}", side_effect=True)
             builder.call(asm, [target, address, size])
             return context.get_dummy_value()
 
         return types.void(shared, at, source, index, predicate), emit
 
-    def statement(builder: Any, text: str) -> None:
-        asm = ir.InlineAsm(ir.FunctionType(nothing, []), text, "~{memory}", side_effect=True)
+    def emit_statement(builder: Any, text: str) -> None:
+        asm = ir.InlineAsm(ir.FunctionType(void, []), text, "~{memory}", side_effect=True)
         builder.call(asm, [])
 
     @tools.intrinsic
@@ -146,7 +157,7 @@ def _copies(tools: NumbaCuda) -> dict[str, Any]:
         """End a group of copies."""
 
         def emit(context, builder, signature, args):
-            statement(builder, "cp.async.commit_group;")
+            emit_statement(builder, "cp.async.commit_group;")
             return context.get_dummy_value()
 
         return types.void(), emit
@@ -158,7 +169,7 @@ def _copies(tools: NumbaCuda) -> dict[str, Any]:
             return None
 
         def emit(context, builder, signature, args):
-            statement(builder, f"cp.async.wait_group {pending.literal_value};")
+            emit_statement(builder, f"cp.async.wait_group {pending.literal_value};")
             return context.get_dummy_value()
 
         return types.void(pending), emit
@@ -167,6 +178,7 @@ def _copies(tools: NumbaCuda) -> dict[str, Any]:
 
 
 def _loads(tools: NumbaCuda) -> dict[str, Any]:
+    """Loads of fragments from shared memory."""
     ir, types = tools.llvm, tools.types
     i32 = ir.IntType(32)
 
@@ -175,8 +187,8 @@ def _loads(tools: NumbaCuda) -> dict[str, Any]:
 
         def emit(context, builder, signature, args):
             address = _shared_address(ir, builder, args[2], args[3])
-            kind = ir.FunctionType(ir.LiteralStructType([i32] * 4), [i32])
-            asm = ir.InlineAsm(kind, text, "=r,=r,=r,=r,r,~{memory}", side_effect=True)
+            function_type = ir.FunctionType(ir.LiteralStructType([i32] * 4), [i32])
+            asm = ir.InlineAsm(function_type, text, "=r,=r,=r,=r,r,~{memory}", side_effect=True)
             loaded = call_convergent(builder, asm, [address])
             for k in range(4):
                 value = builder.extract_value(loaded, k)
@@ -187,7 +199,10 @@ def _loads(tools: NumbaCuda) -> dict[str, Any]:
 
     @tools.intrinsic
     def load_matrices(typingctx, target, at, shared, index):
-        """Load four matrices to ``target[at:+4]``; ``shared[index]`` starts this lane's row."""
+        """Load four matrices to ``target[at:+4]``; ``shared[index]`` starts this lane's row.
+
+        All lanes of the warp must call it together. Rows must be aligned to 16 bytes.
+        """
         return types.void(target, at, shared, index), emitter("")
 
     @tools.intrinsic
@@ -199,13 +214,14 @@ def _loads(tools: NumbaCuda) -> dict[str, Any]:
 
 
 def _products(tools: NumbaCuda) -> dict[str, Any]:
+    """Matrix instructions; all lanes of the warp must call them together."""
     ir, types = tools.llvm, tools.types
-    i32, real = ir.IntType(32), ir.FloatType()
+    i32, f32 = ir.IntType(32), ir.FloatType()
 
     def emitter(dtype: str) -> Emit:
-        kind, depth = _KINDS[dtype], 8 if dtype == "tensorfloat32" else 16
+        ptx_type, depth = _PTX_TYPES[dtype], 8 if dtype == "tensorfloat32" else 16
         text = (
-            f"mma.sync.aligned.m16n8k{depth}.row.col.f32.{kind}.{kind}.f32 "
+            f"mma.sync.aligned.m16n8k{depth}.row.col.f32.{ptx_type}.{ptx_type}.f32 "
             "{$0,$1,$2,$3}, {$4,$5,$6,$7}, {$8,$9}, {$10,$11,$12,$13};"
         )
         constraints = ",".join(["=f"] * 4 + ["r"] * 6 + ["f"] * 4)
@@ -216,8 +232,8 @@ def _products(tools: NumbaCuda) -> dict[str, Any]:
             values = [builder.load(_element(ir, builder, a, a_at, k)) for k in range(4)]
             values += [builder.load(_element(ir, builder, b, b_at, k)) for k in range(2)]
             values += [builder.load(pointer) for pointer in pointers]
-            result = ir.LiteralStructType([real] * 4)
-            function = ir.FunctionType(result, [i32] * 6 + [real] * 4)
+            result = ir.LiteralStructType([f32] * 4)
+            function = ir.FunctionType(result, [i32] * 6 + [f32] * 4)
             sums = call_convergent(builder, ir.InlineAsm(function, text, constraints), values)
             for k, pointer in enumerate(pointers):
                 builder.store(builder.extract_value(sums, k), pointer)
@@ -244,14 +260,15 @@ def _products(tools: NumbaCuda) -> dict[str, Any]:
 
 
 def _scalars(tools: NumbaCuda) -> dict[str, Any]:
+    """Conversions of scalars to operands of matrix instructions, and ``exp2_approximate``."""
     ir, types = tools.llvm, tools.types
-    i32, real = ir.IntType(32), ir.FloatType()
+    i32, f32 = ir.IntType(32), ir.FloatType()
 
     def packer(dtype: str) -> tuple[Any, Emit]:
         def emit(context, builder, signature, args):
-            kind = ir.FunctionType(i32, [real, real])
-            text = f"cvt.rn.{_KINDS[dtype]}x2.f32 $0, $2, $1;"
-            return builder.call(ir.InlineAsm(kind, text, "=r,f,f"), args)
+            function_type = ir.FunctionType(i32, [f32, f32])
+            text = f"cvt.rn.{_PTX_TYPES[dtype]}x2.f32 $0, $2, $1;"
+            return builder.call(ir.InlineAsm(function_type, text, "=r,f,f"), args)
 
         return types.uint32(types.float32, types.float32), emit
 
@@ -267,16 +284,19 @@ def _scalars(tools: NumbaCuda) -> dict[str, Any]:
 
     @tools.intrinsic
     def round_tensorfloat32(typingctx, values, at, count):
-        """Round the bits of ``count`` float32 to 10 fraction bits in place; ties away from zero."""
+        """Round ``count`` float32 to 10 fraction bits in place; ties away from zero.
+
+        ``values[at:+count]`` are their bits, uint32; ``count`` is a literal.
+        """
         if not isinstance(count, types.IntegerLiteral):
             return None
 
         def emit(context, builder, signature, args):
-            kind = ir.FunctionType(i32, [real])
-            asm = ir.InlineAsm(kind, "cvt.rna.tf32.f32 $0, $1;", "=r,f")
+            function_type = ir.FunctionType(i32, [f32])
+            asm = ir.InlineAsm(function_type, "cvt.rna.tf32.f32 $0, $1;", "=r,f")
             for k in range(count.literal_value):
                 pointer = _element(ir, builder, args[0], args[1], k)
-                value = builder.bitcast(builder.load(pointer), real)
+                value = builder.bitcast(builder.load(pointer), f32)
                 builder.store(builder.call(asm, [value]), pointer)
             return context.get_dummy_value()
 
@@ -287,7 +307,7 @@ def _scalars(tools: NumbaCuda) -> dict[str, Any]:
         """2 ** value of a float32, to 2 units in the last place; subnormal results are 0."""
 
         def emit(context, builder, signature, args):
-            asm = ir.InlineAsm(ir.FunctionType(real, [real]), "ex2.approx.ftz.f32 $0, $1;", "=f,f")
+            asm = ir.InlineAsm(ir.FunctionType(f32, [f32]), "ex2.approx.ftz.f32 $0, $1;", "=f,f")
             return builder.call(asm, args)
 
         return types.float32(types.float32), emit

@@ -2,12 +2,14 @@
 
 Offsets count elements. A "readonly" load goes through the read-only cache: nothing may write the
 memory while the kernel runs. Addresses of vector accesses must be multiples of the vector's size.
+
+Tests: tests/targets/cuda/test_cuda_intrinsics.py.
 """
 
 from __future__ import annotations
 
 from types import ModuleType
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 from gpuflow.targets.cuda.codegen.toolchain import NumbaCuda
 
@@ -20,11 +22,13 @@ def memory_intrinsics(tools: NumbaCuda) -> dict[str, Any]:
     return {**_elements(tools), **_vector_loads(tools), **_vector_stores(tools)}
 
 
-def _bytes(element: Any) -> int:
+def _byte_size(element: Any) -> int:
+    """Size of a Numba scalar type in bytes."""
     return element.bitwidth // 8
 
 
 def _emit_load(builder: Any, pointer: NamedValue, alignment: int, readonly: bool) -> NamedValue:
+    """Emit a load of what ``pointer`` points to, which must be aligned to ``alignment`` bytes."""
     value = builder.load(pointer, align=alignment)
     if readonly:
         value.set_metadata("invariant.load", builder.module.add_metadata([]))
@@ -37,7 +41,7 @@ def _elements(tools: NumbaCuda) -> dict[str, Any]:
     @tools.intrinsic
     def load_readonly(typingctx, pointer, index):
         def emit(context, builder, signature, args):
-            size = _bytes(signature.args[0].dtype)
+            size = _byte_size(signature.args[0].dtype)
             return _emit_load(builder, builder.gep(args[0], [args[1]]), size, readonly=True)
 
         return pointer.dtype(pointer, index), emit
@@ -48,9 +52,9 @@ def _elements(tools: NumbaCuda) -> dict[str, Any]:
 
         def emit(context, builder, signature, args):
             address = builder.gep(args[0], [args[1]])
-            kind = ir.FunctionType(ir.IntType(64), [address.type])
+            function_type = ir.FunctionType(ir.IntType(64), [address.type])
             text = "ld.global.cg.u64 $0, [$1];"
-            asm = ir.InlineAsm(kind, text, "=l,l,~{memory}", side_effect=True)
+            asm = ir.InlineAsm(function_type, text, "=l,l,~{memory}", side_effect=True)
             return builder.call(asm, [address])
 
         return types.uint64(types.CPointer(types.uint64), index), emit
@@ -70,7 +74,10 @@ def _elements(tools: NumbaCuda) -> dict[str, Any]:
 
     @tools.intrinsic
     def pointer_within(typingctx, pointer, count, dtype):
-        """A pointer to elements of ``dtype``, ``count`` bytes after a byte pointer."""
+        """A pointer to elements of ``dtype``, ``count`` bytes after a byte pointer.
+
+        The result must be aligned to ``dtype``.
+        """
         element = dtype.instance_type
 
         def emit(context, builder, signature, args):
@@ -99,24 +106,27 @@ def _elements(tools: NumbaCuda) -> dict[str, Any]:
 
 
 def _vector_loads(tools: NumbaCuda) -> dict[str, Any]:
-    """``load_vector(pointer, index, width)``: a tuple of ``width`` elements in one access."""
+    """``load_vector(pointer, index, width)``: a tuple of ``width`` elements in one access.
+
+    ``width`` is a literal power of two, and the vector has at most 16 bytes.
+    """
     ir, types = tools.llvm, tools.types
 
-    def typed(pointer, index, width, readonly):
+    def vector_load(pointer, index, width, readonly):
         if not isinstance(width, types.IntegerLiteral):
             return None  # Numba retries with the literal
 
         def emit(context, builder, signature, args):
             element, count = signature.return_type.dtype, signature.return_type.count
-            lane, size = context.get_data_type(element), _bytes(element)
-            chunk, chunks, lanes_per_chunk = _vector_chunks(ir, lane, size, count)
+            lane, size = context.get_data_type(element), _byte_size(element)
+            chunks = _vector_chunks(ir, lane, size, count)
             address = builder.gep(args[0], [args[1]])
-            address = builder.bitcast(address, ir.VectorType(chunk, chunks).as_pointer())
+            address = builder.bitcast(address, chunks.vector_type(ir).as_pointer())
             loaded = _emit_load(builder, address, size * count, readonly)
             lanes = []
-            for position in range(chunks):
-                chunk_value = builder.extract_element(loaded, ir.Constant(ir.IntType(32), position))
-                lanes += _unpack_chunk(ir, builder, chunk_value, lane, size, lanes_per_chunk)
+            for position in range(chunks.count):
+                chunk = builder.extract_element(loaded, ir.Constant(ir.IntType(32), position))
+                lanes += _unpack_chunk(ir, builder, chunk, lane, size, chunks.lanes_per_chunk)
             return context.make_tuple(builder, signature.return_type, lanes)
 
         result = types.UniTuple(pointer.dtype, width.literal_value)
@@ -124,11 +134,11 @@ def _vector_loads(tools: NumbaCuda) -> dict[str, Any]:
 
     @tools.intrinsic
     def load_vector(typingctx, pointer, index, width):
-        return typed(pointer, index, width, readonly=False)
+        return vector_load(pointer, index, width, readonly=False)
 
     @tools.intrinsic
     def load_vector_readonly(typingctx, pointer, index, width):
-        return typed(pointer, index, width, readonly=True)
+        return vector_load(pointer, index, width, readonly=True)
 
     return {function._name: function for function in (load_vector, load_vector_readonly)}
 
@@ -141,19 +151,19 @@ def _vector_stores(tools: NumbaCuda) -> dict[str, Any]:
     def store_vector(typingctx, pointer, index, values):
         def emit(context, builder, signature, args):
             element, tuple_type = signature.args[0].dtype, signature.args[2]
-            lane_type, size = tuple_type.dtype, _bytes(element)
+            lane_type, size = tuple_type.dtype, _byte_size(element)
             lane = context.get_data_type(element)
-            chunk, chunks, lanes_per_chunk = _vector_chunks(ir, lane, size, tuple_type.count)
-            stored = ir.Constant(ir.VectorType(chunk, chunks), ir.Undefined)
-            for position in range(chunks):
-                first = position * lanes_per_chunk
+            chunks = _vector_chunks(ir, lane, size, tuple_type.count)
+            stored = ir.Constant(chunks.vector_type(ir), ir.Undefined)
+            for position in range(chunks.count):
+                first = position * chunks.lanes_per_chunk
                 lanes = [
                     context.cast(builder, builder.extract_value(args[2], k), lane_type, element)
-                    for k in range(first, first + lanes_per_chunk)
+                    for k in range(first, first + chunks.lanes_per_chunk)
                 ]
-                chunk_value = _pack_chunk(ir, builder, lanes, chunk, size)
+                chunk = _pack_chunk(ir, builder, lanes, chunks.chunk_type, size)
                 at = ir.Constant(ir.IntType(32), position)
-                stored = builder.insert_element(stored, chunk_value, at)
+                stored = builder.insert_element(stored, chunk, at)
             address = builder.bitcast(builder.gep(args[0], [args[1]]), stored.type.as_pointer())
             builder.store(stored, address, size * tuple_type.count)
             return context.get_dummy_value()
@@ -163,16 +173,35 @@ def _vector_stores(tools: NumbaCuda) -> dict[str, Any]:
     return {store_vector._name: store_vector}
 
 
-def _vector_chunks(ir: ModuleType, lane: Type, size: int, width: int) -> tuple[Type, int, int]:
-    """The chunks of a vector of ``width`` lanes of ``size`` bytes: (type, count, lanes per chunk).
+class _Chunks(NamedTuple):
+    """The elements of the LLVM vector of an access.
 
-    A chunk is an element of the LLVM vector. NVVM splits vectors of 8- and 16-bit elements into
-    several accesses, so chunks have 32 bits, or fewer if the whole vector has.
+    Attributes:
+        chunk_type: LLVM type of a chunk.
+        count: number of chunks in the vector.
+        lanes_per_chunk: number of neighboring lanes that share a chunk, lowest bits first.
+    """
+
+    chunk_type: Type
+    count: int
+    lanes_per_chunk: int
+
+    def vector_type(self, ir: ModuleType) -> Type:
+        """The LLVM type of the vector."""
+        return ir.VectorType(self.chunk_type, self.count)
+
+
+def _vector_chunks(ir: ModuleType, lane: Type, size: int, width: int) -> _Chunks:
+    """The chunks of a vector of ``width`` lanes of ``size`` bytes each.
+
+    NVVM splits vectors of 8- and 16-bit elements into several accesses, so chunks have 32 bits, or
+    fewer if the whole vector has.
     """
     if size >= 4:
-        return lane, width, 1
+        return _Chunks(lane, width, 1)
     chunk_bytes = min(4, size * width)
-    return ir.IntType(8 * chunk_bytes), size * width // chunk_bytes, chunk_bytes // size
+    chunk_type = ir.IntType(8 * chunk_bytes)
+    return _Chunks(chunk_type, size * width // chunk_bytes, chunk_bytes // size)
 
 
 def _unpack_chunk(
@@ -191,7 +220,7 @@ def _unpack_chunk(
 def _pack_chunk(
     ir: ModuleType, builder: Any, lanes: list[NamedValue], chunk: Type, size: int
 ) -> NamedValue:
-    """The chunk of some elements, lowest bits first."""
+    """The chunk of some elements of ``size`` bytes, lowest bits first."""
     if len(lanes) == 1:
         return lanes[0]
     packed = builder.zext(lanes[0], chunk)

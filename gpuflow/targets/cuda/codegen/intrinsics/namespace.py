@@ -11,6 +11,8 @@ numba-cuda, so that importing this module costs nothing. The modules:
 
 Numba never sees 16-bit floats: pointers are to uint16 and arithmetic is float32. Numba's own half
 types call functions that exist only inside Numba.
+
+Tests: tests/targets/cuda/test_cuda_intrinsics.py.
 """
 
 from __future__ import annotations
@@ -29,7 +31,7 @@ from gpuflow.targets.cuda.codegen.toolchain import NumbaCuda
 if TYPE_CHECKING:
     from llvmlite.ir import NamedValue
 
-SHARED_ALIGNMENT = 16
+SHARED_ALIGNMENT = 16  # bytes, of each array in shared memory
 
 
 @lru_cache(1)
@@ -46,22 +48,21 @@ def _intrinsics(tools: NumbaCuda) -> dict[str, Any]:
 
 def source_namespace(tools: NumbaCuda) -> dict[str, Any]:
     """All names that printed source may use, in a new dictionary that callers may extend."""
-    import_free = {
-        "math": math,
-        "cuda": tools.cuda,
-        "libdevice": tools.libdevice,
-    }
+    modules = {"math": math, "cuda": tools.cuda, "libdevice": tools.libdevice}
     names = ["boolean", "float32", "float64"]
     names += [f"{sign}int{bits}" for sign in ("", "u") for bits in (8, 16, 32, 64)]
     dtypes = {name: getattr(tools.types, name) for name in names}
-    return {**import_free, **dtypes, **_intrinsics(tools)}
+    return {**modules, **dtypes, **_intrinsics(tools)}
 
 
 def _shuffle_i32(ir: ModuleType, builder: Any, value: NamedValue, distance: int) -> NamedValue:
-    """Emit a butterfly shuffle of 32 bits, between lanes ``l`` and ``l ^ distance``."""
+    """Emit a butterfly shuffle of 32 bits, between lanes ``l`` and ``l ^ distance``.
+
+    ``distance`` is at least 0 and less than 32.
+    """
     text = f"shfl.sync.bfly.b32 $0, $1, {distance}, 0x1f, 0xffffffff;"
-    kind = ir.FunctionType(value.type, [value.type])
-    asm = ir.InlineAsm(kind, text, "=r,r", side_effect=True)
+    function_type = ir.FunctionType(value.type, [value.type])
+    asm = ir.InlineAsm(function_type, text, "=r,r", side_effect=True)
     return call_convergent(builder, asm, [value])
 
 
@@ -91,11 +92,11 @@ def _warp_intrinsics(tools: NumbaCuda) -> dict[str, Any]:
             return None  # Numba retries with the literal
 
         def emit(context, builder, signature, args):
-            kind, step = args[0].type, distance.literal_value
-            if isinstance(kind, ir.IntType):
+            value_type, step = args[0].type, distance.literal_value
+            if isinstance(value_type, ir.IntType):
                 return _shuffle_bits(ir, builder, args[0], step)
-            bits = builder.bitcast(args[0], ir.IntType(64 if kind == ir.DoubleType() else 32))
-            return builder.bitcast(_shuffle_bits(ir, builder, bits, step), kind)
+            bits = builder.bitcast(args[0], ir.IntType(64 if value_type == ir.DoubleType() else 32))
+            return builder.bitcast(_shuffle_bits(ir, builder, bits, step), value_type)
 
         plain = types.unliteral(value)
         return plain(plain, distance), emit
@@ -110,20 +111,23 @@ def _block_intrinsics(tools: NumbaCuda) -> dict[str, Any]:
 
     @tools.intrinsic
     def shared_array(typingctx, dtype, count):
-        """A pointer to ``count`` elements in the block's shared memory; each call allocates."""
+        """A pointer to ``count`` elements in the block's static shared memory.
+
+        ``count`` is a literal. Each call in the text allocates other memory.
+        """
         if not isinstance(count, types.IntegerLiteral):
             return None
         element = dtype.instance_type
 
         def emit(context, builder, signature, args):
-            kind = ir.ArrayType(context.get_data_type(element), count.literal_value)
+            array_type = ir.ArrayType(context.get_data_type(element), count.literal_value)
             name = builder.module.get_unique_name("shared_array")
-            array = ir.GlobalVariable(builder.module, kind, name, addrspace=3)
+            array = ir.GlobalVariable(builder.module, array_type, name, addrspace=3)
             array.linkage = "internal"
-            array.initializer = ir.Constant(kind, ir.Undefined)
+            array.initializer = ir.Constant(array_type, ir.Undefined)
             array.align = SHARED_ALIGNMENT
-            generic = builder.addrspacecast(array, kind.as_pointer())
-            return builder.bitcast(generic, kind.element.as_pointer())
+            generic = builder.addrspacecast(array, array_type.as_pointer())
+            return builder.bitcast(generic, array_type.element.as_pointer())
 
         return types.CPointer(element)(dtype, count), emit
 
@@ -132,8 +136,8 @@ def _block_intrinsics(tools: NumbaCuda) -> dict[str, Any]:
         """Wait for all threads of the block, which must all call it; their writes are visible."""
 
         def emit(context, builder, signature, args):
-            kind = ir.FunctionType(ir.VoidType(), [])
-            asm = ir.InlineAsm(kind, "bar.sync 0;", "~{memory}", side_effect=True)
+            function_type = ir.FunctionType(ir.VoidType(), [])
+            asm = ir.InlineAsm(function_type, "bar.sync 0;", "~{memory}", side_effect=True)
             call_convergent(builder, asm, [])
             return context.get_dummy_value()
 
@@ -148,9 +152,9 @@ def _block_intrinsics(tools: NumbaCuda) -> dict[str, Any]:
         """
 
         def emit(context, builder, signature, args):
-            kind = ir.FunctionType(i32, [i32.as_pointer(), i32])
+            function_type = ir.FunctionType(i32, [i32.as_pointer(), i32])
             text = "atom.global.acq_rel.gpu.inc.u32 $0, [$1], $2;"
-            asm = ir.InlineAsm(kind, text, "=r,l,r,~{memory}", side_effect=True)
+            asm = ir.InlineAsm(function_type, text, "=r,l,r,~{memory}", side_effect=True)
             return builder.call(asm, args)
 
         pointer = types.CPointer(types.uint32)

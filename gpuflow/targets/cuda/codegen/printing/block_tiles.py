@@ -7,6 +7,8 @@
 
 Local arrays are in shared memory. Their rows are padded by one element, so that the lanes of a warp
 that access a column use different banks.
+
+Tests: tests/targets/cuda/test_gpu_tiles.py.
 """
 
 from __future__ import annotations
@@ -28,7 +30,7 @@ class BlockTilePrinter(CudaPrinter):
 
     def __init__(self, kernel: Kernel, launch: LaunchConfig) -> None:
         super().__init__(kernel, launch)
-        self.tile_sizes: dict[str, int] = {}  # of the Strips around a statement, by axis
+        self.tile_sizes: dict[str, int] = {}  # points along each axis that a Strip encloses
 
     def unpack(self) -> None:
         super().unpack()
@@ -40,7 +42,7 @@ class BlockTilePrinter(CudaPrinter):
 
     # Strips
 
-    def counted(self, loop: PointLoop) -> Axis:
+    def iterated_axis(self, loop: PointLoop) -> Axis:
         """The axis of a loop over points; for a Strip, a new axis that counts its tiles.
 
         ``loop.size`` of a Strip must be a power of two.
@@ -51,11 +53,11 @@ class BlockTilePrinter(CudaPrinter):
             return axis
         tiles = replace(axis, name=f"{axis.name}_piece", exact=None)
         count = f"({self.extent(axis)} + {loop.size - 1}) >> {loop.size.bit_length() - 1}"
-        self.emit(f"{self.extent(tiles)} = {self.index(count)}")
+        self.emit(f"{self.extent(tiles)} = {self.cast_index(count)}")
         return tiles
 
     def strip(self, s: Strip) -> None:
-        self.over_points(s)
+        self.distributed_nest(s)
 
     def at_loop(self, loop: PointLoop) -> AbstractContextManager[None]:
         return self._at_strip(loop) if isinstance(loop, Strip) else super().at_loop(loop)
@@ -69,7 +71,7 @@ class BlockTilePrinter(CudaPrinter):
 
     def tile_body(self, block: Block) -> None:
         """Print the statements of a tile, with barriers where a nest depends on an earlier one."""
-        read, written = set[str](), set[str]()  # since the last barrier
+        read, written = set[str](), set[str]()  # operands and local arrays, since the last barrier
         for statement in block.body:
             nest = self.loops_of(statement) if isinstance(statement, Copy) else statement
             nested = list(statements(Block(body=(nest,))))
@@ -87,25 +89,27 @@ class BlockTilePrinter(CudaPrinter):
     def loop(self, s: For) -> None:
         """Print a loop. One over a tile must end with the loop over the other axis of the tile.
 
-        Tiles must be square, with rows as long as ``launch.tile_threads`` is wide.
+        Tiles must be square, with rows as long as ``launch.tile_threads`` is wide. A thread
+        computes elements of one column of the tile, ``height`` rows apart.
         """
         if s.axis not in self.tile_sizes:
             super().loop(s)
             return
-        *before, inner = s.body.body
+        *preceding, inner = s.body.body
         assert isinstance(inner, For) and inner.axis in self.tile_sizes  # a nest of two
         rows, lanes, (width, height) = s.axis, inner.axis, self.launch.tile_threads
         assert self.tile_sizes[lanes] == width  # tiles are square
-        self.emit(f"{lanes} = {self.index_sum(f'{lanes}_start', self.index('cuda.threadIdx.x'))}")
-        first = self.index_sum(f"{rows}_start", self.index("cuda.threadIdx.y"))
+        column = self.index_sum(f"{lanes}_start", self.cast_index("cuda.threadIdx.x"))
+        self.emit(f"{lanes} = {column}")
+        first = self.index_sum(f"{rows}_start", self.cast_index("cuda.threadIdx.y"))
         self.emit(f"{rows}_first = {first}")
         trip_count = str(self.tile_sizes[rows] // height)
-        with self.counting("turn", self.index("0"), trip_count, "1"):
+        with self.counted_loop("turn", self.cast_index("0"), trip_count, "1"):
             at = self.index_product("turn", str(height))
             self.emit(f"{rows} = {self.index_sum(f'{rows}_first', at)}")
-            is_inside = [f"{name} < {self.extent(self.axes[name])}" for name in (rows, lanes)]
-            with self.indented(f"if {' and '.join(is_inside)}:"), self.at_loop(s):
-                for statement in before:
+            in_bounds = [f"{name} < {self.extent(self.axes[name])}" for name in (rows, lanes)]
+            with self.indented(f"if {' and '.join(in_bounds)}:"), self.at_loop(s):
+                for statement in preceding:
                     self.statement(statement)
                 with self.at_loop(inner):
                     self.block(inner.body)
@@ -119,5 +123,6 @@ class BlockTilePrinter(CudaPrinter):
         self.set(self._element_of(local), narrow(value, local.dtype))
 
     def _element_of(self, local: Local) -> str:
+        """The element of a local array at the current point; rows are padded by one element."""
         (row, _), (lane, size) = local.axes
         return f"{local.name}[({row} - {row}_start) * {size + 1} + {lane} - {lane}_start]"

@@ -1,336 +1,367 @@
-"""Printer of row kernels: a group of threads along the block's x computes one point.
+"""Printer base of kernels in which a group of threads computes one point.
 
-If the schedule is vectorized, each thread accesses several neighbors with 128-bit loads and stores:
+The threads of a group are its members. Every member runs the statements of the point, and so holds
+all its values. Loops over ROW and REDUCE axes are distributed: each member runs some iterations.
+After a Reduce, the members combine their partial results.
 
-    x_lanes = load_vector_readonly(x, x_at_i1, 4)
-    t5 = phase_0(t5, x_lanes, ...)      the lanes of a vector, one after the other
+    strategy    members of a group                    groups
+    row         threadIdx.x: a warp, or a block       threadIdx.y and blocks
+    column      threadIdx.y                           threadIdx.x and blocks
+    full        all threads of the grid               one
 
-A row that several phases read is loaded once if it fits into the registers of its group:
-``launch.tile`` vectors per thread. The text also has a variant with loops that load the row again
-in every phase. The length of the row selects one of both.
+Tests: tests/targets/cuda/test_cuda_kernels.py, tests/targets/cuda/test_gpu_columns.py.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import ExitStack, contextmanager
+from contextlib import contextmanager
 
-from gpuflow.base.records import record
-from gpuflow.kir.nodes import Axis, Block, For, Load, Mode, Operand, Reduce, Store
-from gpuflow.kir.scalar import COMPONENT_DTYPES
+from gpuflow.kir.nodes import (
+    Apply,
+    Axis,
+    Block,
+    Cast,
+    Const,
+    For,
+    If,
+    Load,
+    Mode,
+    Reduce,
+    Select,
+    Store,
+    While,
+)
+from gpuflow.kir.rewrite import numbered_from_zero
+from gpuflow.kir.scalar import storage_bytes
 from gpuflow.kir.walk import statements
-from gpuflow.targets.cuda.codegen.printing.members import MemberPrinter
-from gpuflow.targets.cuda.codegen.printing.phases import moves_as_vector
-from gpuflow.targets.cuda.codegen.printing.point_printer import Nest
-from gpuflow.targets.cuda.codegen.printing.scalar_text import STORAGE_BITS, narrow, widen
+from gpuflow.targets.cuda.codegen.printing import group_reductions
+from gpuflow.targets.cuda.codegen.printing.point_printer import CudaPrinter, Nest
+from gpuflow.targets.cuda.codegen.printing.scalar_text import STORAGE_BITS
+from gpuflow.targets.cuda.codegen.printing.vector_accesses import MAX_UNROLLED_STATEMENTS, may_fuse
 from gpuflow.targets.cuda.codegen.schedules.launch_config import MEMBER_ROLES, axes_of, perfect_nest
+from gpuflow.targets.printer import constant
 
-# Unroll factor of a full reduction: vectors of a thread in flight at once. Its grid is small. A
-# multiprocessor gets 4.8 TB/s / 132, or 20 bytes a cycle. With a latency of some 800 cycles, it
-# needs 16 KiB in flight.
-IN_FLIGHT = 4
+# Unroll factor of a column's loop: the loads of that many iterations are in flight at once.
+UNROLL_FACTOR = 4
 
 
-@record
-class VectorPhase:
-    """The device function of a phase, which computes one vector.
+class GroupPrinter(CudaPrinter):
+    """Prints statements for a group of threads, one element of an iteration at a time.
 
-    Attributes:
-        name: name of the function.
-        axes: axes of the phase, the innermost last.
-        loads: operands whose vectors the caller loads and passes.
-        stores: operands whose vectors the function returns and the caller stores.
-        captured: variables of the kernel that the function takes as further arguments.
-        accesses: those loads and stores, for the offsets that the caller prints.
+    Three flags describe where a statement is:
+
+        is_at_point       the group is at a point; always, if the kernel has no loop over points
+        members_diverge   members of a group are at different iterations of a distributed loop, or
+                          only one of them is here
+        groups_diverge    groups of a block may be in different branches or iterations
+
+    A barrier is legal only if all its threads reach it: if neither diverge (``may_synchronize``).
+    ``_emit_barrier`` and ``combine_members`` print all barriers, and assert that. Loops are
+    distributed, and values combined, only at points where barriers are legal. Elsewhere each member
+    runs the whole loop by itself. A subclass that prints iterations of a distributed loop must set
+    ``members_diverge`` meanwhile.
     """
 
-    name: str
-    axes: Sequence[Axis]
-    loads: list[Operand]
-    stores: list[Operand]
-    captured: list[str]
-    accesses: Block
+    members_diverge = False
+    groups_diverge = False
 
+    @property
+    def is_column(self) -> bool:
+        """Whether members differ in threadIdx.y, and the groups of a block in threadIdx.x."""
+        return self.launch.strategy == "column"
 
-class GroupPrinter(MemberPrinter):
-    """Prints a kernel of strategy "row"; if ``launch.width`` is 1, without vectors."""
+    def entry(self) -> None:
+        self.unpack()
+        self.name_members()
+        self.is_at_point = not self.launch.point_axes
+        self.block(self.kernel.body)
 
-    from_registers = False  # the printed variant has the row in registers
+    def name_members(self) -> None:
+        """Print the id of the member in its group, and the number of members."""
+        along = "y" if self.is_column else "x"
+        self.emit(f"member_id = {self.cast_index(f'cuda.threadIdx.{along}')}")
+        self.emit(f"member_count = {self.cast_index(f'cuda.blockDim.{along}')}")
 
-    # Points
+    # Loops
 
-    def points(self, nest: Nest) -> None:
-        if self.launch.width > 1:
-            self.count_vectors()
-        super().points(nest)
+    def point_loop(self, nest: Nest) -> None:
+        axes = axes_of(nest, self.axes)
+        self.emit(f"point_count = {self.point_count(axes)}")
+        if self.is_column:
+            self._column_loop(nest, axes)
+            return
+        block, blocks = self.grid
+        first = f"{self.cast_index(block)} * cuda.blockDim.y + cuda.threadIdx.y"
+        self.emit(f"group_count = {self.cast_index(f'{blocks} * cuda.blockDim.y')}")
+        with self.counted_loop("point_id", self.cast_index(first), "point_count", "group_count"):
+            self.unravel("point_id", axes)
+            self.nest_body(nest, self.block)
 
-    def inside(self, nest: Nest, print_body: Callable[[Block], None]) -> None:
-        in_point = self.in_points and not self.members_diverge and len(nest) == 1
-        super().inside(nest, self._point if in_point and self.launch.tile else print_body)
+    def _column_loop(self, nest: Nest, axes: Sequence[Axis]) -> None:
+        """Print the loop in which a block computes 32 neighboring columns, or pairs, at a time.
 
-    def member_names(self) -> None:
-        super().member_names()
-        if self.launch.width > 1 and not self.launch.points:
-            self.count_vectors()
-
-    def count_vectors(self) -> None:
-        """Print the number of vectors in a row, and along its last axis."""
-        axes, width = self.launch.members, self.launch.width
-        self.emit(f"last_vectors = {self.index(f'{self.names.extent(axes[-1])} // {width}')}")
-        self.emit("row_vectors = last_vectors")
-        for axis in axes[:-1]:
-            count = self.index_product("row_vectors", self.names.extent(axis))
-            self.emit(f"row_vectors = {count}")
-
-    def _point(self, block: Block) -> None:
-        """Print both variants of a point: with the row in registers, and from memory.
-
-        A row of several axes must not be empty in the first one, which divides by the length of an
-        axis. In the second one, the loops of an empty row have no iteration.
+        Threads past the last column compute it once more, as they must reach all barriers. They
+        store nothing.
         """
-        capacity = self.index_product("member_count", str(self.launch.tile))
-        least = "0 < " if len(self.launch.members) > 1 else ""
-        with self.indented(f"if {least}row_vectors <= {capacity}:"):
-            self._load_row(block)
-            self.from_registers = True
-            self.block(block)
-            self.from_registers = False
-        with self.indented("else:"):
-            self.block(block)
-
-    def _load_row(self, block: Block) -> None:
-        """Print the loads of a thread's vectors of the row; they overlap."""
-        loads = {s.operand: s for s in statements(block) if isinstance(s, Load)}
-        accesses = Block(body=tuple(loads[name] for name in self.launch.register_operands))
-        for number in range(self.launch.tile):
-            earlier = self.index_product("member_count", str(number))
-            self.emit(f"vector_{number} = {self.index_sum('member_id', earlier)}")
-            with self._at(self.launch.members, f"vector_{number}", accesses):
-                for name in self.launch.register_operands:
-                    operand, at = self.operands[name], self.offsets[name]
-                    pointer = self.names.operand(name)
-                    call = f"{self._bounded_load(operand)}({pointer}, {at}, "
-                    self.emit(f"{pointer}_kept_{number} = {call}vector_{number} < row_vectors)")
-
-    def _bounded_load(self, operand: Operand) -> str:
-        """Print the function that loads a vector, or gives zeros past the row; returns its name."""
-        bits = STORAGE_BITS.get(operand.dtype, COMPONENT_DTYPES.get(operand.dtype, operand.dtype))
-        width, name = self.launch.width, f"load_inside_{bits}"
-        zeros = ", ".join([f"np.{bits}(0)"] * width)
-        source = [
-            "@device_function",
-            f"def {name}(pointer, place, inside):",
-            "    if inside:",
-            f"        return load_vector_readonly(pointer, place, {width})",
-            f"    return ({zeros})",
-        ]
-        self.helper(name, "\n".join(source))
-        return name
-
-    # Phases
+        width = self.launch.vector_width
+        if width > 1:
+            self.emit(f"point_count = {self.cast_index(f'point_count // {width}')}")
+        block, blocks = self.grid
+        first = self.cast_index(f"{self.cast_index(block)} * 32")
+        self.emit(f"tile_step = {self.cast_index(f'{blocks} * 32')}")
+        with self.counted_loop("tile_id", first, "point_count", "tile_step"):
+            self.emit(f"point_id = {self.cast_index('tile_id + cuda.threadIdx.x')}")
+            self.emit("is_inside = point_id < point_count")
+            with self.indented("if not is_inside:"):
+                self.emit(f"point_id = {self.cast_index('point_count - 1')}")
+            if width > 1:
+                self.emit(f"point_id = {self.index_product('point_id', str(width))}")
+            self.unravel("point_id", axes)
+            self.nest_body(nest, self.block)
 
     def loop(self, s: For) -> None:
-        if self.launch.width == 1 or s.axis is None or not self.is_distributed(s.axis):
-            super().loop(s)
-            return
-        self._barrier_before_inplace_stores(s.body)
-        nest = perfect_nest(s, self.axes, MEMBER_ROLES)
-        phase = self._phase(axes_of(nest, self.axes), [nest[-1].body], [])
-        self._over_vectors(phase, [])
-
-    def partial_reduces(self, reduces: Sequence[Reduce]) -> None:
-        if self.launch.width == 1 or not reduces:
-            super().partial_reduces(reduces)
-            return
-        self.begin_reduces(reduces)
-        axes = [axis for axis in self.kernel.axes if axis.name in reduces[0].axes]
-        phase = self._phase(axes, [s.body for s in reduces], reduces)
-        self._over_vectors(phase, [out for s in reduces for out in self.results(s)])
-
-    def _over_vectors(self, phase: VectorPhase, sums: Sequence[str]) -> None:
-        """Print the calls of a phase for all vectors of this member.
-
-        Args:
-            phase: the phase.
-            sums: variables of the reductions' results, which it updates.
-        """
-        self.members_diverge = True
-        if self.from_registers:
-            for number in range(self.launch.tile):
-                with self.indented(f"if vector_{number} < row_vectors:"):
-                    self._run(phase, f"vector_{number}", sums, number)
+        if s.axis is None:
+            with self._diverging():
+                super().loop(s)
+        elif self.is_distributed(s.axis):
+            self._barrier_before_inplace_stores(s.body)
+            nest = perfect_nest(s, self.axes, MEMBER_ROLES)
+            self.member_loop(axes_of(nest, self.axes), lambda: self.nest_body(nest, self.block))
         else:
-            self.emit("vector_id = member_id")
-            if self.launch.strategy == "full" and not phase.stores:
-                self._overlap_loads(phase, sums)
-            with self.indented("while vector_id < row_vectors:"):
-                self._run(phase, "vector_id", sums, None)
-                self.emit(f"vector_id = {self.index_sum('vector_id', 'member_count')}")
-        self.members_diverge = False
+            super().loop(s)
 
-    def _overlap_loads(self, phase: VectorPhase, sums: Sequence[str]) -> None:
-        """Print an unrolled loop that loads ``IN_FLIGHT`` vectors before it uses the first."""
-        for number in range(1, IN_FLIGHT):
-            before = "member_count" if number == 1 else f"ahead_{number - 1}"
-            ahead = before if number == 1 else self.index_sum(before, "member_count")
-            self.emit(f"ahead_{number} = {ahead}")
-        vectors = [f"vector_{number}" for number in range(IN_FLIGHT)]
-        last = self.index_sum("vector_id", f"ahead_{IN_FLIGHT - 1}")
-        with self.indented(f"while {last} < row_vectors:"):
-            for number, vector in enumerate(vectors):
-                ahead = self.index_sum("vector_id", f"ahead_{number}") if number else "vector_id"
-                self.emit(f"{vector} = {ahead}")
-                with self._at(phase.axes, vector, phase.accesses):
-                    for operand in phase.loads:
-                        self._load_lanes(operand, f"_{number}")
-            for number, vector in enumerate(vectors):
-                lanes = [f"{self._lanes(operand)}_{number}" for operand in phase.loads]
-                if any(axis.name in phase.captured for axis in phase.axes):
-                    with self._at(phase.axes, vector, Block(body=())):
-                        self._call(phase, lanes, sums)
-                else:
-                    self._call(phase, lanes, sums)
-            self.emit(f"vector_id = {self.index_sum(last, 'member_count')}")
+    def _while(self, s: While) -> None:
+        with self._diverging():
+            super()._while(s)
 
-    def _run(
-        self, phase: VectorPhase, vector: str, sums: Sequence[str], register: int | None
-    ) -> None:
-        """Print a phase of one vector.
-
-        Args:
-            phase, sums: as for ``_over_vectors``.
-            vector: variable of the vector's index in the row.
-            register: ordinal of the vector in the thread's registers; None: it is in memory.
-        """
-        with self._at(phase.axes, vector, phase.accesses):
-            lanes = []
-            for operand in phase.loads:
-                if register is not None and operand.name in self.launch.register_operands:
-                    lanes.append(f"{self.names.operand(operand.name)}_kept_{register}")
-                    continue
-                self._load_lanes(operand, "")
-                lanes.append(self._lanes(operand))
-            self._call(phase, lanes, sums)
-            for number, operand in enumerate(phase.stores):
-                name, at = self.names.operand(operand.name), self.offsets[operand.name]
-                self.emit(f"store_vector({name}, {at}, new_lanes_{number})")
-
-    def _call(self, phase: VectorPhase, lanes: Sequence[str], sums: Sequence[str]) -> None:
-        results = [*sums, *(f"new_lanes_{number}" for number in range(len(phase.stores)))]
-        arguments = ", ".join([*sums, *lanes, *phase.captured])
-        self.emit(f"{', '.join(results)} = {phase.name}({arguments})")
-
-    def _load_lanes(self, operand: Operand, suffix: str) -> None:
-        call = "load_vector_readonly" if operand.mode is Mode.IN else "load_vector"
-        name, at = self.names.operand(operand.name), self.offsets[operand.name]
-        self.emit(f"{self._lanes(operand)}{suffix} = {call}({name}, {at}, {self.launch.width})")
-
-    def _lanes(self, operand: Operand) -> str:
-        return f"{self.names.operand(operand.name)}_lanes"
+    def _if(self, s: If) -> None:
+        with self._diverging():
+            super()._if(s)
 
     @contextmanager
-    def _at(self, axes: Sequence[Axis], vector: str, accesses: Block) -> Iterator[None]:
-        """Print the indices of a vector's first element, and the offsets of ``accesses``."""
-        last = axes[-1].name
-        self.split(vector, axes, last_extent="last_vectors")
-        self.emit(f"{last} = {self.index_product(last, str(self.launch.width))}")
-        with ExitStack() as stack:
-            for axis in axes:
-                stack.enter_context(self.at_point(axis, accesses))
-            yield
+    def _diverging(self) -> Iterator[None]:
+        """Print a branch or a loop of unknown trip count: in columns it must have no barrier.
 
-    # Device functions
+        The columns of a block share its barriers and may diverge here, so every member computes
+        all iterations of inner loops. Rows may keep their barriers: a row of several warps has
+        the block to itself, and other rows only synchronize their warp.
+        """
+        outer_value = self.groups_diverge
+        self.groups_diverge = outer_value or self.is_column
+        yield
+        self.groups_diverge = outer_value
 
-    def _phase(
-        self, axes: Sequence[Axis], bodies: Sequence[Block], reduces: Sequence[Reduce]
-    ) -> VectorPhase:
-        """Print the device functions of a phase: for one element, and for one vector."""
-        moved = [s for b in bodies for s in b.body if moves_as_vector(s, self.kernel)]
-        loads = [
-            self.operands[name]
-            for name in dict.fromkeys(s.operand for s in moved if isinstance(s, Load))
-        ]
-        stores = [self.operands[s.operand] for s in moved if isinstance(s, Store)]
-        lanes = [f"{self.names.operand(operand.name)}_lane" for operand in loads]
-        suite = self._element_suite(axes, bodies, moved, reduces)
-        items = [s for body in bodies for s in body.body]
-        captured = self.captured(items, moved, axes)
-        head = f"def element({', '.join([*lanes, *captured])}):"
-        element = self._function("element", [head, *suite])
-        vector = self._vector_source(element, axes[-1].name, loads, captured, reduces, len(stores))
-        name = self._function("phase", vector)
-        return VectorPhase(name, axes, loads, stores, captured, Block(body=tuple(moved)))
+    @property
+    def may_synchronize(self) -> bool:
+        """Whether all threads that share a barrier reach this statement, so that it is legal."""
+        return not (self.members_diverge or self.groups_diverge)
 
-    def _element_suite(
-        self,
-        axes: Sequence[Axis],
-        bodies: Sequence[Block],
-        moved: Sequence[Load | Store],
-        reduces: Sequence[Reduce],
-    ) -> list[str]:
-        """The body of the function for one element: it returns stored values, then reduced ones."""
-        rest = Block(body=tuple(s for b in bodies for s in b.body if s not in moved))
-        results = []
-        with self.function_body() as suite, ExitStack() as stack:
-            self.members_diverge = True
-            for axis in axes:
-                stack.enter_context(self.at_point(axis, rest))
-            for s in (s for body in bodies for s in body.body):
-                if isinstance(s, Store):
-                    results.append(narrow(self.value(s.value), self.operands[s.operand].dtype))
-                elif isinstance(s, Load) and s in moved:
-                    lane = f"{self.names.operand(s.operand)}_lane"
-                    stored = widen(lane, self.operands[s.operand].dtype)
-                    self.emit(f"{self.value(s.out)} = {stored}")
-                else:
-                    self.statement(s)
-            results += [self.value(v) for s in reduces for v in s.body.results]
-            self.emit(f"return {', '.join(results)}")
-            self.members_diverge = False
-        return suite
+    def is_distributed(self, axis: str) -> bool:
+        """Whether a loop over ``axis`` is distributed over the members at this statement."""
+        at_point = self.is_at_point and self.may_synchronize
+        return at_point and self.axes[axis].role in MEMBER_ROLES
 
-    def _vector_source(
-        self,
-        element: str,
-        last: str,
-        loads: Sequence[Operand],
-        captured: Sequence[str],
-        reduces: Sequence[Reduce],
-        stores: int,
-    ) -> list[str]:
-        """The text of the function for one vector, head first."""
-        width, sum_count = self.launch.width, sum(len(s.outs) for s in reduces)
-        sums = [f"sum_{number}" for number in range(sum_count)]
-        lanes = [self._lanes(operand) for operand in loads]
-        text = [f"def phase({', '.join([*sums, *lanes, *captured])}):"]
-        combines = [(self.combine_function(s), len(s.outs)) for s in reduces]
-        for lane in range(width):
-            new = [f"new_{number}_{lane}" for number in range(stores + sum_count)]
-            arguments = [f"{name}[{lane}]" for name in lanes]
-            arguments += [
-                self.index_sum(name, str(lane)) if name == last and lane else name
-                for name in captured
-            ]
-            text.append(f"    {', '.join(new)} = {element}({', '.join(arguments)})")
-            first = 0
-            for combine, outs in combines:
-                totals, added = sums[first : first + outs], new[stores + first :][:outs]
-                text.append(f"    {', '.join(totals)} = {combine}({', '.join([*totals, *added])})")
-                first += outs
-        tuples = [
-            f"({', '.join(f'new_{number}_{lane}' for lane in range(width))})"
-            for number in range(stores)
-        ]
-        text.append(f"    return {', '.join([*sums, *tuples])}")
-        return text
+    def member_loop(self, axes: Sequence[Axis], print_body: Callable[[], None]) -> None:
+        """Print a loop over the product of ``axes`` that is distributed over the members.
 
-    def _function(self, kind: str, source: Sequence[str]) -> str:
-        """Print a device function, unless one of the same text exists; returns its name."""
-        existing = [name for name in self.helpers if name.startswith(f"{kind}_")]
-        for number in range(len(existing) + 1):
-            name = f"{kind}_{number}"
-            head = source[0].replace(f"def {kind}(", f"def {name}(", 1)
-            text = "\n".join(["@device_function", head, *source[1:]])
-            if self.helpers.setdefault(name, text) == text:
+        ``print_body`` prints the body at the indices of ``axes``, which are defined there.
+        """
+        self.members_diverge = True
+        linear_index = axes[0].name if len(axes) == 1 else f"place_{axes[-1].name}"
+        with self.counted_loop(linear_index, "member_id", self.point_count(axes), "member_count"):
+            if len(axes) > 1:
+                self.unravel(linear_index, axes)
+            print_body()
+        self.members_diverge = False
+
+    def unrolled_member_loop(self, axes: Sequence[Axis], print_body: Callable[[], None]) -> None:
+        """Print ``member_loop``, unrolled by ``UNROLL_FACTOR``; the body must only read.
+
+        The assembler then overlaps the loads of the unrolled iterations. It does not overlap
+        iterations of a loop with an unknown step.
+        """
+        self.members_diverge = True
+        linear_index = axes[0].name if len(axes) == 1 else f"place_{axes[-1].name}"
+        count = self.point_count(axes)
+        self.emit("turn = member_id")
+        self.emit(f"ahead = {self.index_product('member_count', str(UNROLL_FACTOR - 1))}")
+        with self.indented(f"while {self.index_sum('turn', 'ahead')} < {count}:"):
+            for _ in range(UNROLL_FACTOR):
+                self.emit(f"{linear_index} = turn")
+                if len(axes) > 1:
+                    self.unravel(linear_index, axes)
+                print_body()
+                self.emit(f"turn = {self.index_sum('turn', 'member_count')}")
+        with self.counted_loop(linear_index, "turn", count, "member_count"):
+            if len(axes) > 1:
+                self.unravel(linear_index, axes)
+            print_body()
+        self.members_diverge = False
+
+    # Reductions
+
+    def block(self, block: Block) -> None:
+        """Print statements; adjacent independent reductions are fused into one loop."""
+        adjacent: list[Reduce] = []
+        for statement in block.body:
+            if isinstance(statement, Reduce) and self.is_distributed(statement.axes[0]):
+                if adjacent and not may_fuse(adjacent, statement):
+                    self._print_reduces(adjacent)
+                    adjacent = []
+                adjacent.append(statement)
+                continue
+            if adjacent and not isinstance(statement, Const):
+                self._print_reduces(adjacent)
+                adjacent = []
+            self.statement(statement)
+        self._print_reduces(adjacent)
+
+    def _print_reduces(self, reduces: Sequence[Reduce]) -> None:
+        """Print reductions that share a loop, and the combination of each over the members."""
+        self.partial_reduces(reduces)
+        for s in reduces:
+            self.combine_members(s, "column" if self.is_column else "row")
+
+    def partial_reduces(self, reduces: Sequence[Reduce]) -> None:
+        """Print one loop in which each member reduces its iterations, for all ``reduces``.
+
+        All of ``reduces`` must have the same axes.
+        """
+        self.begin_reduces(reduces)
+        if reduces:
+            axes = [axis for axis in self.kernel.axes if axis.name in reduces[0].axes]
+            can_unroll = self.is_column and _is_unrollable(reduces)
+            print_loop = self.unrolled_member_loop if can_unroll else self.member_loop
+            print_loop(axes, lambda: self._combine_iteration(reduces, axes))
+
+    def begin_reduces(self, reduces: Sequence[Reduce]) -> None:
+        """Set the results to their initial values; emit the barrier that in-place stores need."""
+        for s in reduces:
+            self.assign(self.results(s), [self.value(v) for v in s.init])
+        self._barrier_before_inplace_stores(*(s.body for s in reduces))
+
+    def _combine_iteration(self, reduces: Sequence[Reduce], axes: Sequence[Axis]) -> None:
+        for s in reduces:
+            self._combine_one(s, axes)
+
+    def _combine_one(self, s: Reduce, axes: Sequence[Axis]) -> None:
+        """Print the body of a reduction at the indices of ``axes``, and add its value."""
+        if axes:
+            with self.at_point(axes[0], s.body):
+                self._combine_one(s, axes[1:])
+            return
+        self.block(s.body)
+        self.combine(s, self.results(s), [self.value(v) for v in s.body.results])
+
+    def results(self, s: Reduce) -> list[str]:
+        """The variables of the results of a reduction."""
+        return [self.value(o) for o in s.outs]
+
+    def combine_members(self, s: Reduce, reduction: str) -> None:
+        """Combine the partial results of the members, with barriers; each of them gets the total.
+
+        Args:
+            s: the reduction.
+            reduction: key of ``GROUP_REDUCTIONS``: "row" combines the threads of one threadIdx.y,
+                "column" those of one threadIdx.x.
+        """
+        assert self.may_synchronize, self.kernel.name
+        outs = self.results(s)
+        combine = self.combine_function(s)
+        dtypes = [out.dtype for out in s.outs]
+        text = group_reductions.GROUP_REDUCTIONS[reduction](combine, dtypes)
+        self.add_helper(f"{reduction}_{combine}", text)
+        shared = [self._shared_memory_array(number, dtype) for number, dtype in enumerate(dtypes)]
+        neutral = [self.value(v) for v in s.init] if reduction == "row" else []
+        arguments = ", ".join([*outs, *neutral, *shared])
+        self.emit(f"{', '.join(outs)} = {reduction}_{combine}({arguments})")
+
+    def _shared_memory_array(self, component: int, dtype: str) -> str:
+        """Declare an array in the block's shared memory, once for all reductions; returns its name.
+
+        Its size serves the largest block: 32 x 32 threads for each lane of a column kernel, and one
+        element for each of 32 warps otherwise.
+
+        Args:
+            component: the component of the reduction.
+            dtype: its compute dtype.
+        """
+        name = f"shared_{component}_{dtype}"
+        size = 32 * 32 * self.launch.vector_width if self.is_column else 32
+        declaration = f"    {name} = shared_array(np.{STORAGE_BITS.get(dtype, dtype)}, {size})"
+        if declaration not in self.lines:
+            self.shared_bytes += storage_bytes(dtype) * size
+            self.lines.insert(self.signature_index + 1, declaration)
+        return name
+
+    def combine_function(self, s: Reduce) -> str:
+        """Print the device function that combines two partial results, once; returns its name."""
+        count = len(s.outs)
+        sides = [f"a{n}" for n in range(count)] + [f"b{n}" for n in range(count)]
+        combine = numbered_from_zero(s.combine)  # equal combinations have equal text
+        with self.function_body() as body:
+            self.values.clear()  # values of the function are numbered from zero, too
+            self.bind(combine.params, sides)
+            self.block(combine)
+            self.emit(f"return {', '.join(self.value(v) for v in combine.results)}")
+        definition = "\n".join([f"({', '.join(sides)}):", *body])
+        existing = [name for name in self.helpers if name.startswith("combine_")]
+        for name in existing:
+            if self.helpers[name] == f"@device_function\ndef {name}{definition}":
                 return name
-        raise AssertionError(kind)
+        name = f"combine_{len(existing)}"
+        self.add_helper(name, f"@device_function\ndef {name}{definition}")
+        return name
+
+    # Loads and stores
+
+    def _load(self, s: Load) -> None:
+        """Print a load; threads past the last column do not load from INOUT operands.
+
+        They repeat the last column, whose threads may write those elements at the same time.
+        """
+        if not self.is_column or self.operands[s.operand].mode is not Mode.INOUT:
+            super()._load(s)
+            return
+        with self.indented("if is_inside:"):
+            super()._load(s)
+        with self.indented("else:"):
+            self.emit(f"{self.value(s.out)} = {constant(0, s.out.dtype)}")
+
+    def _store(self, s: Store) -> None:
+        """Print a store; outside of distributed loops, member 0 stores for its group."""
+        guards = ["is_inside"] if self.is_column else []
+        if not self.members_diverge:
+            if self.operands[s.operand].mode is Mode.INOUT and self.may_synchronize:
+                self._emit_barrier()
+            guards.append("member_id == 0")
+        if not guards:
+            super()._store(s)
+            return
+        with self.indented(f"if {' and '.join(guards)}:"):
+            super()._store(s)
+
+    def _barrier_before_inplace_stores(self, *bodies: Block) -> None:
+        """Emit a barrier if bodies store in place: other members may still read the elements."""
+        stored = {s.operand for body in bodies for s in statements(body) if isinstance(s, Store)}
+        if any(self.operands[name].mode is Mode.INOUT for name in stored):
+            self._emit_barrier()
+
+    def _emit_barrier(self) -> None:
+        """Print a barrier for the threads of a group; of the whole block, if it has columns."""
+        assert self.may_synchronize, self.kernel.name
+        if self.is_column:
+            self.emit("barrier()")
+            return
+        self.add_helper("row_barrier", group_reductions.ROW_BARRIER)
+        self.emit("row_barrier()")
+
+
+def _is_unrollable(reduces: Sequence[Reduce]) -> bool:
+    """Whether the bodies have few statements, and no stores, loops or branches."""
+    body_statements = [s for reduce in reduces for s in reduce.body.body]
+    pure = (Const, Load, Apply, Select, Cast)
+    return len(body_statements) <= MAX_UNROLLED_STATEMENTS and all(
+        isinstance(s, pure) for s in body_statements
+    )

@@ -1,8 +1,10 @@
 """Printer base of the CUDA target: overrides of ``KernelPrinter``'s hooks.
 
 Subclasses distribute the points of a kernel. One thread computes a point, or a block if points are
-tiles (``points``); or a group of threads does (``groups``, ``columns``), or the grid (``full``).
-The kernel has one parameter for each of ``nodes.arguments``, in that order.
+tiles (``points``); or a group of threads does (``rows``, ``columns``), or the grid
+(``full_reductions``). The kernel has one parameter for each of ``nodes.arguments``, in that order.
+
+Tests: tests/targets/cuda/test_cuda_schedule.py, tests/targets/cuda/test_cuda_kernels.py.
 """
 
 from __future__ import annotations
@@ -25,7 +27,7 @@ from gpuflow.kir.nodes import (
     Stride,
     Value,
 )
-from gpuflow.kir.rewrite import taken
+from gpuflow.kir.rewrite import free_values
 from gpuflow.kir.scalar import COMPONENT_DTYPES
 from gpuflow.kir.walk import statements
 from gpuflow.targets.cuda.codegen.printing.scalar_text import (
@@ -66,15 +68,18 @@ class CudaNames(Names):
 
 
 class CudaPrinter(KernelPrinter):
-    """Prints a kernel as Python source; subclasses override ``points`` and ``entry``.
+    """Prints a kernel as Python source; subclasses override ``point_loop`` and ``entry``.
+
+    A printer prints one text: ``source`` or ``device_function``, once.
 
     Attributes:
         launch: the distribution of points over threads.
         index_type: NumPy's name of the type of indices and offsets.
         helpers: text of device functions by name, in the order in which the module has them.
         signature_index: index in ``lines`` of the kernel's signature.
-        shared_bytes: static shared memory, at most.
-        in_points: inside the loop over points; always, if the kernel has none.
+        shared_bytes: upper bound of the static shared memory of a block.
+        is_at_point: whether statements are those of a point; always, if the kernel has no loop over
+            points.
     """
 
     target_name = "cuda"
@@ -88,7 +93,7 @@ class CudaPrinter(KernelPrinter):
         self.helpers: dict[str, str] = {}
         self.signature_index = 0
         self.shared_bytes = 0
-        self.in_points = False
+        self.is_at_point = False
 
     # Text around the body
 
@@ -99,7 +104,7 @@ class CudaPrinter(KernelPrinter):
         helpers = [row for text in self.helpers.values() for row in [*text.splitlines(), "", ""]]
         return replace(printed, text="\n".join([*self.lines[:at], *helpers, *self.lines[at:], ""]))
 
-    def helper(self, name: str, text: str) -> None:
+    def add_helper(self, name: str, text: str) -> None:
         """Print a device function before the kernel, unless one of this name is printed."""
         self.helpers.setdefault(name, text.strip())
 
@@ -116,19 +121,22 @@ class CudaPrinter(KernelPrinter):
         finally:
             self.lines, self.depth, self.values = outer
 
-    def captured(
-        self, items: Sequence[Statement], moved: Sequence[Load | Store], axes: Iterable[Axis]
+    def free_variables(
+        self,
+        items: Sequence[Statement],
+        caller_accesses: Sequence[Load | Store],
+        axes: Iterable[Axis],
     ) -> list[str]:
         """Free variables of a device function: variables of the kernel that it takes as arguments.
 
         Args:
             items: the statements of the function.
-            moved: those of ``items`` that the caller executes: its vector loads and stores.
+            caller_accesses: those of ``items`` that the caller executes: vector loads and stores.
             axes: axes of the loops that the function enters, at indices of the kernel.
         """
-        names = dict.fromkeys(self.value(value) for value in taken(items))
+        names = dict.fromkeys(self.value(value) for value in free_values(items))
         for s in statements(Block(body=tuple(items))):
-            if isinstance(s, Load | Store) and s not in moved:
+            if isinstance(s, Load | Store) and s not in caller_accesses:
                 names.update(dict.fromkeys(self._address_names(self.operands[s.operand], axes)))
         return list(names)
 
@@ -185,47 +193,51 @@ class CudaPrinter(KernelPrinter):
 
     @property
     def grid(self) -> tuple[str, str]:
-        """The id of this block, and the number of blocks; a lone block is 0 of 1."""
-        return ("0", "1") if self.launch.alone else ("cuda.blockIdx.x", "cuda.gridDim.x")
+        """Expressions of the id of this block and the number of blocks; a single one is 0 of 1."""
+        return ("0", "1") if self.launch.is_single_block else ("cuda.blockIdx.x", "cuda.gridDim.x")
 
     # Index arithmetic
 
-    def index(self, expression: str) -> str:
+    def cast_index(self, expression: str) -> str:
         """An expression cast to the index type."""
         return f"np.{self.index_type}({expression})"
 
     def index_sum(self, left: str, right: str) -> str:
+        """The sum of two index expressions, in the index type."""
         total = f"{left} + {right}"
-        return total if self.kernel.index_bits == 64 else self.index(total)
+        return total if self.kernel.index_bits == 64 else self.cast_index(total)
 
     def next_index(self, index: str, step: str) -> str:
-        """The increment of a loop counter: it must not overflow, which LLVM relies on."""
+        """The increment of a loop counter: it must not overflow, which LLVM relies on.
+
+        ``index_bits.fits_32_bits`` ensures that for 32-bit indices.
+        """
         is_wide = self.kernel.index_bits == 64
         return f"{index} + {step}" if is_wide else f"next_index({index}, {step})"
 
     def index_product(self, index: str, stride: str) -> str:
         product = f"{index} * {stride}"
-        return product if self.kernel.index_bits == 64 else self.index(product)
+        return product if self.kernel.index_bits == 64 else self.cast_index(product)
 
     def extent(self, axis: Axis) -> str:
         """The number of points of an axis, in the index type."""
         extent = self.names.extent(axis)
-        return extent if axis.exact is None else self.index(extent)
+        return extent if axis.exact is None else self.cast_index(extent)
 
-    def product(self, axes: Sequence[Axis]) -> str:
-        """The number of points of several axes."""
+    def point_count(self, axes: Sequence[Axis]) -> str:
+        """The number of points of several axes, of which there is at least one."""
         total = self.extent(axes[0])
         for axis in axes[1:]:
             total = self.index_product(total, self.names.extent(axis))
         return total
 
-    def split(self, linear: str, axes: Sequence[Axis], last_extent: str = "") -> None:
+    def unravel(self, linear: str, axes: Sequence[Axis], last_extent: str = "") -> None:
         """Print the index of each axis from a linear index; the last axis varies fastest.
 
         Args:
             linear: variable of the linear index.
             axes: the axes, outermost first.
-            last_extent: replaces the extent of the last axis: a number of vectors.
+            last_extent: expression that replaces the extent of the last axis: a number of vectors.
         """
         if len(axes) == 1:
             self.emit(f"{axes[0].name} = {linear}")
@@ -241,8 +253,11 @@ class CudaPrinter(KernelPrinter):
     # Loops
 
     @contextmanager
-    def counting(self, variable: str, start: str, stop: str, step: str) -> Iterator[None]:
-        """Print a while loop; a ``range`` whose step is not constant would cost a division."""
+    def counted_loop(self, variable: str, start: str, stop: str, step: str) -> Iterator[None]:
+        """Print a while loop; a ``range`` whose step is not constant would cost a division.
+
+        ``start``, ``stop`` and ``step`` are expressions of the index type, ``step`` is positive.
+        """
         self.emit(f"{variable} = {start}")
         with self.indented(f"while {variable} < {stop}:"):
             yield
@@ -252,38 +267,38 @@ class CudaPrinter(KernelPrinter):
     def axis_loop(self, axis_name: str, body: Block) -> Iterator[None]:
         """Print a sequential loop over an axis, within one thread."""
         axis = self.axes[axis_name]
-        counting = self.counting(axis.name, self.index("0"), self.extent(axis), "1")
+        counting = self.counted_loop(axis.name, self.cast_index("0"), self.extent(axis), "1")
         with counting, self.at_point(axis, body):
             yield
 
     def loop(self, s: For) -> None:
-        if self.in_points or not is_point_loop(s, self.axes):
+        if self.is_at_point or not is_point_loop(s, self.axes):
             super().loop(s)
         else:
-            self.over_points(s)
+            self.distributed_nest(s)
 
-    def over_points(self, s: PointLoop) -> None:
+    def distributed_nest(self, s: PointLoop) -> None:
         """Print a nest of loops over points, which the launch distributes.
 
         Raises CudaPrintError if its axes are not those of the launch.
         """
         nest = perfect_nest(s, self.axes)
         axes = axes_of(nest, self.axes)
-        if axes != self.launch.points:
+        if axes != self.launch.point_axes:
             raise CudaPrintError(
                 f"[cuda] all loops over points of {self.kernel.name} must have the axes "
-                f"{[axis.name for axis in self.launch.points]}; got {[a.name for a in axes]}. "
+                f"{[axis.name for axis in self.launch.point_axes]}; got {[a.name for a in axes]}. "
                 "Fix: make two kernels of it."
             )
-        self.in_points = True
-        self.points(nest)
-        self.in_points = False
+        self.is_at_point = True
+        self.point_loop(nest)
+        self.is_at_point = False
 
-    def points(self, nest: Nest) -> None:
+    def point_loop(self, nest: Nest) -> None:
         """Print the loop over all points."""
         raise NotImplementedError(f"[printer] {type(self).__name__} must override points")
 
-    def inside(self, nest: Nest, print_body: Callable[[Block], None]) -> None:
+    def nest_body(self, nest: Nest, print_body: Callable[[Block], None]) -> None:
         """Print the statements of a nest of loops at one point, whose indices are defined."""
         loop, *inner = nest
         with self.at_loop(loop):
@@ -292,7 +307,7 @@ class CudaPrinter(KernelPrinter):
                 return
             for statement in loop.body.body[:-1]:
                 self.statement(statement)
-            self.inside(inner, print_body)
+            self.nest_body(inner, print_body)
 
     def at_loop(self, loop: PointLoop) -> AbstractContextManager[None]:
         """Print the offsets of a loop's operands at its index, which is defined."""
@@ -302,9 +317,13 @@ class CudaPrinter(KernelPrinter):
     # Memory
 
     def raw_load(self, operand: Operand, offset: str) -> str:
-        """An element in its storage dtype; through the read-only cache, if nothing writes it."""
+        """An element in its storage dtype; through the read-only cache, if nothing writes it.
+
+        A single block may have written its operands in an earlier step, so it does not use that
+        cache. ``offset`` is an expression, in elements.
+        """
         name = self.names.operand(operand.name)
-        if operand.mode is Mode.IN and not self.launch.alone:
+        if operand.mode is Mode.IN and not self.launch.is_single_block:
             return f"load_readonly({name}, {offset})"
         return f"{name}[{offset}]"
 
@@ -338,7 +357,7 @@ class CudaPrinter(KernelPrinter):
     def function(self, fn: str, arguments: Sequence[str], dtype: str) -> str:
         helper = function_helper(fn, dtype)
         if helper is not None:
-            self.helper(f"{fn}_{dtype}", helper)
+            self.add_helper(f"{fn}_{dtype}", helper)
         return spell_function(fn, arguments, dtype)
 
     def cast(self, argument: str, source: str, dtype: str) -> str:

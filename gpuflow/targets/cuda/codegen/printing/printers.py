@@ -1,8 +1,10 @@
 """Print KernelIR kernels as Python source for CUDA, with their launch configuration.
 
 ``print_cuda`` selects the printer by strategy. ``build.build_cuda`` compiles the text to a cubin,
-with or without a GPU, and ``cached.compile_cuda`` caches it. schedules/launch_config.py defines the
-distribution of points over threads.
+with or without a GPU, and ``cached_builds.compile_cuda`` caches it. schedules/launch_config.py
+defines the distribution of points over threads.
+
+Tests: tests/targets/cuda/test_cuda_schedule.py.
 """
 
 from __future__ import annotations
@@ -10,16 +12,17 @@ from __future__ import annotations
 from gpuflow.base.records import record
 from gpuflow.kir.nodes import Kernel
 from gpuflow.targets.cuda.codegen.printing.columns import ColumnPrinter
-from gpuflow.targets.cuda.codegen.printing.full import FullPrinter
-from gpuflow.targets.cuda.codegen.printing.groups import GroupPrinter
+from gpuflow.targets.cuda.codegen.printing.full_reductions import FullReductionPrinter
 from gpuflow.targets.cuda.codegen.printing.points import PointPrinter
+from gpuflow.targets.cuda.codegen.printing.rows import RowPrinter
 from gpuflow.targets.cuda.codegen.schedules.launch_config import LaunchConfig, schedule_cuda
 
-EMITTERS = {
+# The printer of each ``LaunchConfig.strategy``.
+PRINTERS = {
     "point": PointPrinter,
-    "row": GroupPrinter,
+    "row": RowPrinter,
     "column": ColumnPrinter,
-    "full": FullPrinter,
+    "full": FullReductionPrinter,
 }
 
 
@@ -45,19 +48,19 @@ def print_cuda(kernel: Kernel, vectorize: bool = True) -> CudaSource:
 
     Args:
         kernel: a kernel that ``kir.verify`` accepts.
-        vectorize: use vector accesses if the kernel allows them; ``launch.width`` > 1 then. Such
-            a variant must only be launched if ``launch_config.may_launch`` accepts the arguments;
-            the caller prints a second variant, without vectors, for all others.
+        vectorize: whether to use vector accesses if the kernel allows them. Then
+            ``launch.vector_width`` > 1, and the caller must launch the kernel only with arguments
+            that ``launch_config.may_launch`` accepts. For all others, it prints a second variant.
 
     Raises:
-        CudaPrintError: a full reduction uses its result inside another loop over its axes, or
-            loops over points do not agree in their axes.
+        CudaPrintError: if a full reduction uses its result in another loop over its axes, or
+            loops over points have different axes.
     """
     return print_scheduled(kernel, schedule_cuda(kernel, vectorize))
 
 
 def print_scheduled(kernel: Kernel, launch: LaunchConfig) -> CudaSource:
     """Print a kernel for one of its launch configurations; raises as ``print_cuda``."""
-    printer = EMITTERS[launch.strategy](kernel, launch)
+    printer = PRINTERS[launch.strategy](kernel, launch)
     source = printer.source()
     return CudaSource(source.text, source.entry, tuple(t for _, t in printer.parameters()), launch)

@@ -3,6 +3,8 @@
 Functions of libdevice are called by name: Numba's ``math.floor`` gives an integer, and ``math``
 lacks a third of the table. Functions without an expression are device functions (``_HELPERS``),
 which are printed into each module that calls them.
+
+Tests: tests/targets/cuda/test_cuda_scalar.py.
 """
 
 from __future__ import annotations
@@ -10,8 +12,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from gpuflow.kir.scalar import FLOAT8_DTYPES
-
-FLOATS = ("float32", "float64")
+from gpuflow.targets.kernel_walk import FLOATS
 
 # KernelIR's name: libdevice's name for float64; that for float32 has the suffix f.
 _LIBDEVICE = {
@@ -92,8 +93,10 @@ def digamma_{dtype}(x):
     cotangent = libdevice.cospi{f}(x) / libdevice.sinpi{f}(x)
     return positive - {T}(np.pi) * cotangent
 """
+# Coefficients of the asymptotic series in 1 / x**2, the highest power first.
 _DIGAMMA_SERIES = ("1 / 12", "-691 / 32760", "1 / 132", "-1 / 240", "1 / 252", "-1 / 120", "1 / 12")
 
+# Templates of device functions, by KernelIR's name of the function.
 _HELPERS = {"logistic": _LOGISTIC, "digamma": _DIGAMMA}
 
 
@@ -130,6 +133,7 @@ def spell_function(fn: str, arguments: Sequence[str], dtype: str) -> str:
 
 
 def _template(fn: str, dtype: str) -> str | None:
+    """The template of an expression, with {0}, {1}, {2} for the arguments; None: there is none."""
     if dtype == "bool":
         return "(not {0})" if fn == "not" else None
     if dtype in FLOATS:
@@ -141,10 +145,12 @@ def _template(fn: str, dtype: str) -> str | None:
     return signed.get(fn) or _INTEGER_TEMPLATES.get(fn)
 
 
+# Binary functions among ``_LIBDEVICE``; the others, without fma, are unary.
 _BINARY = frozenset({"nextafter", "copysign", "atan2", "pow", "hypot", "rem"})
 
 
 def _suffix(dtype: str) -> str:
+    """The suffix of libdevice's functions of a float dtype."""
     return "f" if dtype == "float32" else ""
 
 
@@ -152,13 +158,15 @@ def function_helper(fn: str, dtype: str) -> str | None:
     """The text of the device function that ``spell_function`` calls; None: it calls none."""
     if fn not in _HELPERS:
         return None
-    name = f"np.{dtype}"
-    steps = [f"    series = (series + {name}({term})) * square" for term in _DIGAMMA_SERIES]
-    return _HELPERS[fn].format(dtype=dtype, T=name, f=_suffix(dtype), series="\n".join(steps))
+    numpy_type = f"np.{dtype}"
+    series = "\n".join(
+        f"    series = (series + {numpy_type}({term})) * square" for term in _DIGAMMA_SERIES
+    )
+    return _HELPERS[fn].format(dtype=dtype, T=numpy_type, f=_suffix(dtype), series=series)
 
 
 def spell_cast(argument: str, source: str, dtype: str) -> str:
-    """The expression of a Cast between compute dtypes."""
+    """The expression of a Cast between compute dtypes; ``source`` may be "index", an int64."""
     if source == dtype:
         return argument
     if dtype == "bool":

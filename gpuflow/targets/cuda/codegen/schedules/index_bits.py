@@ -10,6 +10,8 @@ these must be below 2**31 in absolute value:
 Always computed in 64 bits are byte addresses, offsets that the kernel computes or loads (gathers,
 scatters), offsets of complex components, and values of INDEX operands. Strides of INDEX operands
 are 32-bit parameters. Offsets past the end may wrap, as no access uses them.
+
+Tests: tests/targets/cuda/test_gpu_index_bits.py.
 """
 
 from __future__ import annotations
@@ -18,18 +20,18 @@ from collections.abc import Sequence
 from dataclasses import replace
 from math import prod
 
-from gpuflow.compiler.lowering.call_layout import distances_of, sizes_of
+from gpuflow.compiler.lowering.call_layout import extents_of, stride_sources_of
 from gpuflow.compiler.lowering.lower import KernelCall
-from gpuflow.kir.nodes import Kernel, Mode, remembered
+from gpuflow.kir.nodes import Kernel, Mode, memoized
 from gpuflow.targets.cuda.codegen.schedules.launch_config import MEMBER_ROLES, POINT_ROLES
 
-_LARGEST = 2**31 - 1
+_LARGEST = 2**31 - 1  # of int32
 # The most by which a counter exceeds its end: four steps of the grid, of at most 4,096 threads for
 # each of some 1,000 multiprocessors.
-MOST_AHEAD = 1 << 24
+MAX_COUNTER_OVERSHOOT = 1 << 24
 
 
-def at_fitting_width(kernel: Kernel, calls: Sequence[KernelCall]) -> Kernel:
+def with_narrowest_indices(kernel: Kernel, calls: Sequence[KernelCall]) -> Kernel:
     """Return the kernel with 32-bit index arithmetic, if that suffices for all of its calls.
 
     Args:
@@ -37,25 +39,26 @@ def at_fitting_width(kernel: Kernel, calls: Sequence[KernelCall]) -> Kernel:
         calls: the calls of one launch.
     """
     if all(map(fits_32_bits, calls)):
-        return remembered(kernel, _with_32_bits)
+        return memoized(kernel, _with_32_bits)
     return kernel
 
 
 def fits_32_bits(call: KernelCall) -> bool:
     """Whether all index arithmetic of a call provably stays within int32."""
-    kernel, sizes = call.kernel, sizes_of(call)
+    kernel, extents = call.kernel, extents_of(call)
     for roles in (POINT_ROLES, MEMBER_ROLES):
-        count = prod([max(sizes[axis.name], 1) for axis in kernel.axes if axis.role in roles])
-        if count > _LARGEST - MOST_AHEAD:
+        count = prod([max(extents[axis.name], 1) for axis in kernel.axes if axis.role in roles])
+        if count > _LARGEST - MAX_COUNTER_OVERSHOOT:
             return False
-    distances = distances_of(kernel)
+    stride_sources = stride_sources_of(kernel)
     for operand in kernel.operands:
-        steps = [abs(distances[operand.name, axis].within(call.slots)) for axis in sizes]
+        strides = [abs(stride_sources[operand.name, axis].value_in(call.slots)) for axis in extents]
         if operand.mode is Mode.INDEX:
-            reach = max(steps, default=0)
+            max_offset = max(strides, default=0)  # offsets are computed in 64 bits, not strides
         else:
-            reach = sum([n * max(size, 1) for n, size in zip(steps, sizes.values(), strict=True)])
-        if reach > _LARGEST:
+            pairs = zip(strides, extents.values(), strict=True)
+            max_offset = sum([stride * max(size, 1) for stride, size in pairs])
+        if max_offset > _LARGEST:
             return False
     return True
 

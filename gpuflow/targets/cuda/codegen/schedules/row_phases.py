@@ -6,20 +6,23 @@
         for each element: ...
 
 One block computes a row, so few rows leave most of a GPU idle. The reductions become row kernels of
-one pass, which ``splits`` splits further; the final loop becomes a map. The choice depends on
-shapes alone, so that results do not depend on the device. Thresholds were not measured on a GPU.
+one pass, which ``split_reductions`` splits further; the final loop becomes a map. The choice
+depends on shapes alone, so that results do not depend on the device. Thresholds were not measured
+on a GPU.
+
+Tests: tests/targets/cuda/test_gpu_splits.py, tests/compiler/test_schedules.py.
 """
 
 from __future__ import annotations
 
 from math import prod
 
-from gpuflow.compiler.lowering.call_layout import sizes_of, values_of
+from gpuflow.compiler.lowering.call_layout import argument_values, extents_of
 from gpuflow.compiler.lowering.lower import KernelCall
-from gpuflow.compiler.schedules.phases import Phases, phases_of
+from gpuflow.compiler.schedules.phases import Phases, split_into_phases
 from gpuflow.compiler.schedules.schedule import Allocate, Schedule
 from gpuflow.kir.interpret import storage_dtype
-from gpuflow.kir.nodes import Kernel, arguments, remembered
+from gpuflow.kir.nodes import Kernel, arguments, memoized
 
 MOST_ROWS = 64  # with a block each, at least half of some 132 multiprocessors would be idle
 SHORTEST_ROW = 1 << 16  # elements for which four more launches pay off; a guess
@@ -30,7 +33,8 @@ def _applies(kernel: Kernel) -> bool:
 
 
 def _phases(kernel: Kernel) -> Phases | None:
-    return remembered(kernel, phases_of, True)
+    """The phases of a row kernel that keeps its rows; None if it cannot be split."""
+    return memoized(kernel, split_into_phases, True)
 
 
 def _choose(call: KernelCall) -> int | None:
@@ -38,22 +42,24 @@ def _choose(call: KernelCall) -> int | None:
     if call.points < SHORTEST_ROW or call.extent > MOST_ROWS:
         return None
     phases = _phases(call.kernel)
-    if phases is None or not phases.rows:
+    if phases is None or not phases.row_axes:
         return None
-    sizes = sizes_of(call)
-    count = prod([sizes[axis] for axis in phases.rows])
-    return count if 0 < count <= MOST_ROWS and call.points >= SHORTEST_ROW * count else None
+    sizes = extents_of(call)
+    row_count = prod([sizes[axis] for axis in phases.row_axes])
+    is_long = call.points >= SHORTEST_ROW * row_count
+    return row_count if 0 < row_count <= MOST_ROWS and is_long else None
 
 
-def _rewrite(call: KernelCall, count: int, allocate: Allocate) -> tuple[KernelCall, ...]:
-    phases, sizes, values = _phases(call.kernel), sizes_of(call), values_of(call)
+def _rewrite(call: KernelCall, row_count: int, allocate: Allocate) -> tuple[KernelCall, ...]:
+    """One call for each phase; results of reductions are row-major arrays in scratch buffers."""
+    phases, sizes, values = _phases(call.kernel), extents_of(call), argument_values(call)
     assert phases is not None  # it has rows
-    steps, step = {}, 1
-    for axis in reversed(phases.rows):
-        steps[axis] = step
-        step *= sizes[axis]
+    scratch_strides, stride = {}, 1
+    for axis in reversed(phases.row_axes):
+        scratch_strides[axis] = stride
+        stride *= sizes[axis]
     itemsizes = {o.name: storage_dtype(o.dtype).itemsize for o in phases.results}
-    scratch = {name: allocate(count * itemsize) for name, itemsize in itemsizes.items()}
+    scratch = {name: allocate(row_count * itemsize) for name, itemsize in itemsizes.items()}
     names = [operand.name for operand in call.kernel.operands]
     buffers = {**dict(zip(names, call.buffers, strict=True)), **scratch}
     calls = []
@@ -61,13 +67,13 @@ def _rewrite(call: KernelCall, count: int, allocate: Allocate) -> tuple[KernelCa
         slots = [
             values[argument]
             if argument.operand not in scratch
-            else steps[argument.axis]
+            else scratch_strides[argument.axis]
             if argument.kind == "stride"
             else 0
             for argument in arguments(phase)
         ]
-        used = tuple([buffers[operand.name] for operand in phase.operands])
-        calls.append(KernelCall(phase, tuple(slots), used, call.extent, call.points))
+        phase_buffers = tuple([buffers[operand.name] for operand in phase.operands])
+        calls.append(KernelCall(phase, tuple(slots), phase_buffers, call.extent, call.points))
     return tuple(calls)
 
 

@@ -8,52 +8,54 @@ Neighboring threads that read down a column load a whole sector of memory for ea
 tiles (``compiler/schedules/tiles``), loads and stores of a warp are coalesced. A thread then
 accesses one element at a time, without vectors. The sizes from which tiles pay off are guesses:
 nothing was measured on a GPU.
+
+Tests: tests/targets/cuda/test_gpu_tiles.py, tests/compiler/test_schedules.py.
 """
 
 from __future__ import annotations
 
-from gpuflow.compiler.lowering.call_layout import sizes_of
+from gpuflow.compiler.lowering.call_layout import extents_of
 from gpuflow.compiler.lowering.lower import KernelCall
 from gpuflow.compiler.schedules.schedule import Allocate, Schedule
 from gpuflow.compiler.schedules.tiles import (
-    across_operands,
     can_be_tiled,
-    distances_across,
-    tiled,
+    tile_innermost,
+    transposed_operands,
+    transposed_strides,
 )
-from gpuflow.kir.nodes import Kernel, remembered
+from gpuflow.kir.nodes import Kernel, memoized
 
-SIDE = 32  # points of a tile along both axes: the lanes of a warp
+SIDE = 32  # points of a tile along both axes: the lanes of a warp; a power of two
 SMALLEST_TILED = 1 << 14  # points; fewer fit into caches
 SHORTEST_TILED = 16  # least extent of both axes, and least stride along a row
 MOST_TILES = 4  # local arrays, of at most 8.25 KiB each
 
 
 def _applies(kernel: Kernel) -> bool:
-    return can_be_tiled(kernel) and len(across_operands(kernel)) <= MOST_TILES
+    return can_be_tiled(kernel) and len(transposed_operands(kernel)) <= MOST_TILES
 
 
 def _choose(call: KernelCall) -> bool | None:
     """True if more operands are contiguous along columns than along rows."""
     if call.points < SMALLEST_TILED:
         return None
-    kernel, sizes, slots = call.kernel, sizes_of(call), call.slots
-    down, along = (axis.name for axis in kernel.axes[-2:])
-    if min(sizes[down], sizes[along]) < SHORTEST_TILED:
+    kernel, sizes, slots = call.kernel, extents_of(call), call.slots
+    row_axis, column_axis = (axis.name for axis in kernel.axes[-2:])
+    if min(sizes[row_axis], sizes[column_axis]) < SHORTEST_TILED:
         return None
-    balance = 0
-    for one, other in remembered(kernel, distances_across):
-        steps = abs(one.within(slots)), abs(other.within(slots))
-        if steps[0] == 1 and steps[1] >= SHORTEST_TILED:
-            balance += 1
-        elif steps[1] <= steps[0]:
-            balance -= 1
-    return True if balance > 0 else None
+    contiguous_columns = contiguous_rows = 0  # numbers of operands
+    for sources in memoized(kernel, transposed_strides):
+        stride_down, stride_along = [abs(source.value_in(slots)) for source in sources]
+        if stride_down == 1 and stride_along >= SHORTEST_TILED:
+            contiguous_columns += 1
+        elif stride_along <= stride_down:
+            contiguous_rows += 1
+    return True if contiguous_columns > contiguous_rows else None
 
 
 def _rewrite(call: KernelCall, _: bool, allocate: Allocate) -> tuple[KernelCall, ...]:
     del allocate
-    return (call._replace(kernel=remembered(call.kernel, tiled, SIDE)),)
+    return (call._replace(kernel=memoized(call.kernel, tile_innermost, SIDE)),)
 
 
 TILED_MAPS = Schedule("tiles", _applies, _choose, _rewrite, is_last=True)

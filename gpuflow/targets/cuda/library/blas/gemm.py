@@ -4,6 +4,8 @@ CuPy's wrapper sets the stream before every call, which drops the workspace. It 
 during stream capture, and converts batched 16-bit floats. Not measured on a GPU.
 
 Source: NVIDIA, cuBLAS documentation: cublasGemmEx, cublasGemmStridedBatchedEx, cublasSetWorkspace.
+
+Tests: tests/targets/cuda/test_cuda_blas.py, tests/targets/cuda/test_on_cupy.py.
 """
 
 from __future__ import annotations
@@ -20,8 +22,8 @@ from gpuflow.base.installation import pip_install
 from gpuflow.targets.cuda.runtime.driver.api import Gemm, Pool
 from gpuflow.targets.cuda.runtime.driver.faults import StatusError
 
-# cudaDataType_t.
-_TYPES = {
+# cudaDataType_t; other dtypes are not supported.
+_DATA_TYPES = {
     np.dtype(np.float32): 0,
     np.dtype(np.float64): 1,
     np.dtype(np.float16): 2,
@@ -38,7 +40,7 @@ _DEFAULT_ALGORITHM = -1
 _WORKSPACE = {9: 32 << 20, 10: 32 << 20, 12: 12 << 20}
 _SMALL_WORKSPACE = 4 << 20
 _VERSIONS = (13, 12)  # major versions of the library, in order of preference
-_MOST = (1 << 31) - 1  # sizes are 32-bit integers
+_MOST_SIZE = (1 << 31) - 1  # sizes are 32-bit integers
 
 _int, _long, _pointer = ctypes.c_int, ctypes.c_longlong, ctypes.c_void_p
 _SIGNATURES: dict[str, tuple[Any, ...]] = {
@@ -125,9 +127,9 @@ class CuBlas:
         lock: AbstractContextManager[Any],
     ) -> None:
         self._library, self._stream, self._lock = library, stream, lock
-        self._count = workspace_bytes(major)
-        self._workspace = pool.malloc(self._count)
-        self._handles: dict[int, int | None] = {}
+        self._workspace_bytes = workspace_bytes(major)
+        self._workspace = pool.malloc(self._workspace_bytes)
+        self._handles: dict[int, int | None] = {}  # by stream
         self.prepare(stream)
 
     def prepare(self, stream: int) -> None:
@@ -144,26 +146,33 @@ class CuBlas:
         # In this order, as setting the stream resets the workspace.
         _check("set stream", library.cublasSetStream_v2(handle, stream))
         workspace = self._workspace.ptr
-        _check("set workspace", library.cublasSetWorkspace_v2(handle, workspace, self._count))
+        _check(
+            "set workspace", library.cublasSetWorkspace_v2(handle, workspace, self._workspace_bytes)
+        )
         _check("set mode", library.cublasSetMathMode(handle, _NO_REDUCED_SUMS))
         self._handles[stream] = handle
 
     def gemm(self, gemm: Gemm) -> Callable[..., None] | None:
         """A function of the addresses of left, right and out; None if a size exceeds 32 bits.
 
-        Its optional fourth argument is another stream, which ``prepare`` must know.
+        Its optional fourth argument is another stream, for which ``prepare`` must have been called.
+        It returns while the product may still run.
+
+        Args:
+            gemm: the operation; its dtypes must be among ``_DATA_TYPES``.
         """
         sizes = (gemm.m, gemm.n, gemm.k, gemm.left_leading, gemm.right_leading, gemm.count)
-        if max(sizes) > _MOST:
+        if max(sizes) > _MOST_SIZE:
             return None
-        kind, out_kind = _TYPES[gemm.dtype], _TYPES[gemm.out_dtype]
+        data_type, out_type = _DATA_TYPES[gemm.dtype], _DATA_TYPES[gemm.out_dtype]
         one, zero = _scalars(gemm.dtype)
         component_bytes = gemm.dtype.itemsize // _components(gemm.dtype)
-        compute = _COMPUTE_64F if component_bytes == 8 else _COMPUTE_32F
+        compute_type = _COMPUTE_64F if component_bytes == 8 else _COMPUTE_32F
         if gemm.reduced:
-            compute = _COMPUTE_32F_FAST_TF32
-        # cuBLAS is column-major and sees transposed matrices: out' = right' left'.
-        head = (
+            compute_type = _COMPUTE_32F_FAST_TF32
+        # Arguments before the operands, and after the output. cuBLAS is column-major and sees
+        # transposed matrices: out' = right' left'.
+        leading = (
             int(gemm.right_transposed),
             int(gemm.left_transposed),
             gemm.n,
@@ -172,66 +181,64 @@ class CuBlas:
             ctypes.byref(one),
         )
         handles, compute_stream, lock = self._handles, self._stream, self._lock
-        end, name = (compute, _DEFAULT_ALGORITHM), "a product of matrices"
+        trailing, operation = (compute_type, _DEFAULT_ALGORITHM), "a product of matrices"
         beta = ctypes.byref(zero)
         if gemm.count == 1:
-            call, right_leading, left_leading = (
-                self._library.cublasGemmEx,
-                gemm.right_leading,
-                gemm.left_leading,
-            )
+            gemm_ex = self._library.cublasGemmEx
+            right_leading, left_leading = gemm.right_leading, gemm.left_leading
 
             def multiply(left: int, right: int, out: int, stream: int = compute_stream) -> None:
                 with lock:
-                    status = call(
+                    status = gemm_ex(
                         handles[stream],
-                        *head,
+                        *leading,
                         right,
-                        kind,
+                        data_type,
                         right_leading,
                         left,
-                        kind,
+                        data_type,
                         left_leading,
                         beta,
                         out,
-                        out_kind,
+                        out_type,
                         gemm.n,
-                        *end,
+                        *trailing,
                     )
                 if status:
-                    _check(name, status)
+                    _check(operation, status)
 
             return multiply
-        stacked = self._library.cublasGemmStridedBatchedEx
+        batched_gemm_ex = self._library.cublasGemmStridedBatchedEx
 
         def multiply_all(left: int, right: int, out: int, stream: int = compute_stream) -> None:
             with lock:
-                status = stacked(
+                status = batched_gemm_ex(
                     handles[stream],
-                    *head,
+                    *leading,
                     right,
-                    kind,
+                    data_type,
                     gemm.right_leading,
                     gemm.right_step,
                     left,
-                    kind,
+                    data_type,
                     gemm.left_leading,
                     gemm.left_step,
                     beta,
                     out,
-                    out_kind,
+                    out_type,
                     gemm.n,
                     gemm.out_step,
                     gemm.count,
-                    *end,
+                    *trailing,
                 )
             if status:
-                _check(name, status)
+                _check(operation, status)
 
         return multiply_all
 
 
 def _components(dtype: np.dtype) -> int:
+    """Real components of an element: 2 for complex dtypes, else 1."""
     return 2 if dtype.kind == "c" else 1
 
 
@@ -242,9 +249,9 @@ def _scalars(dtype: np.dtype) -> tuple[Any, Any]:
     return scalar_type(1.0), scalar_type(0.0)
 
 
-def _check(what: str, status: int) -> None:
+def _check(operation: str, status: int) -> None:
     if status:
         raise StatusError(
-            f"[cublas] {what} must succeed; got status {status} (cublasStatus_t). "
+            f"[cublas] {operation} must succeed; got status {status} (cublasStatus_t). "
             "Fix: look the number up in cuBLAS's documentation; gpuflow doctor checks the library."
         )

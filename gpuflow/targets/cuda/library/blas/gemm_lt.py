@@ -6,6 +6,8 @@ use, and excludes those that differ.
 
 Source: NVIDIA, cuBLAS documentation: cublasLtMatmul, cublasLtMatmulDescAttributes_t,
 cublasLtEpilogue_t, cublasLtMatmulPreferenceAttributes_t, cublasLtMatmulHeuristicResult_t.
+
+Tests: tests/targets/cuda/test_cuda_blas_lt.py, tests/targets/cuda/test_gpu_epilogues.py.
 """
 
 from __future__ import annotations
@@ -25,12 +27,12 @@ from gpuflow.targets.cuda.runtime.driver.api import Gemm
 from gpuflow.targets.cuda.runtime.driver.faults import StatusError
 
 # cudaDataType_t and cublasComputeType_t.
-_TYPES = {np.dtype(np.float32): 0, np.dtype(np.float16): 2, bfloat16: 14}
+_DATA_TYPES = {np.dtype(np.float32): 0, np.dtype(np.float16): 2, bfloat16: 14}
 _FLOAT32, _COMPUTE_32F, _COMPUTE_32F_FAST_TF32 = 0, 68, 77
 # cublasLtMatmulDescAttributes_t, and the bytes of each attribute.
 _TRANSA, _TRANSB, _EPILOGUE, _BIAS_POINTER, _AUX_POINTER, _AUX_LD = 3, 4, 7, 8, 11, 12
 # cublasLtMatmulPreferenceAttributes_t.
-_MOST_WORKSPACE, _REDUCTIONS, _ALIGNMENTS = 1, 3, (5, 6, 7, 8)
+_MAX_WORKSPACE_BYTES, _REDUCTION_SCHEMES, _MIN_ALIGNMENTS = 1, 3, (5, 6, 7, 8)
 # cublasLtReductionScheme_t: sums of 16-bit floats stay in float32.
 _INPLACE_OR_FLOAT32 = 1 | 2
 # cublasLtEpilogue_t.
@@ -38,11 +40,13 @@ _ACTIVATIONS = {"": 0, "relu": 2, "gelu": 32}
 _DERIVATIVES = {"relu": 136, "gelu": 192}
 _WITH_BIAS, _WITH_AUX, _WITH_SUMS = 4, 128, 16
 _RESULT_BYTES = 96  # size of cublasLtMatmulHeuristicResult_t, which begins with the algorithm
-_MOST_ALIGNED = 256  # larger alignments of addresses count as this one
+_LARGEST_ALIGNMENT = 256  # bytes; larger alignments of addresses count as this one
+# Leading dimensions of relu's aux, a mask of bits, must be multiples of it (see ``aux_type``).
+_MASK_GROUP = 128
 _Algorithm = ctypes.Array[ctypes.c_uint64]  # a cublasLtMatmulHeuristicResult_t
 
 _int, _long, _size, _pointer = ctypes.c_int, ctypes.c_int64, ctypes.c_size_t, ctypes.c_void_p
-# Functions whose first parameter returns a handle, without that parameter; and the others.
+# Parameters of functions whose first one returns a handle, without that one; and of the others.
 _CREATING: dict[str, tuple[Any, ...]] = {
     "create": (),
     "matmul_desc_create": (_int, _int),
@@ -145,7 +149,7 @@ class CuBlasLt:
 
     def gemm_with(self, gemm: Gemm, epilogue: Epilogue, stream: int) -> LtProduct | None:
         """Bind a product with an epilogue to a stream; None if the library does not support it."""
-        if gemm.dtype not in _TYPES or gemm.dtype != gemm.out_dtype or gemm.count != 1:
+        if gemm.dtype not in _DATA_TYPES or gemm.dtype != gemm.out_dtype or gemm.count != 1:
             return None
         try:
             product = LtProduct(self, gemm, epilogue, stream)
@@ -159,8 +163,8 @@ class LtProduct:
     """A product with an epilogue, as a function of addresses.
 
     Arguments of a call are the addresses of left, right, out, bias and aux (0 for unused ones), and
-    optionally another stream. cublasLt is column-major and sees transposed matrices:
-    out' = right' left'.
+    optionally another stream. Calls are thread-safe. cublasLt is column-major and sees transposed
+    matrices: out' = right' left'.
 
     Args:
         lt: the library.
@@ -171,35 +175,35 @@ class LtProduct:
     def __init__(self, lt: CuBlasLt, gemm: Gemm, epilogue: Epilogue, stream: int) -> None:
         self._lt, self._calls, self._stream = lt, lt.calls, stream
         self._has_bias, self._has_aux = epilogue.bias, epilogue.keeps or epilogue.gradient
-        kind, m, n, k = _TYPES[gemm.dtype], gemm.m, gemm.n, gemm.k
+        data_type, m, n, k = _DATA_TYPES[gemm.dtype], gemm.m, gemm.n, gemm.k
         compute = _COMPUTE_32F_FAST_TF32 if gemm.reduced else _COMPUTE_32F
         self._desc = self._calls.matmul_desc_create(compute, _FLOAT32)
-        self._set(_TRANSA, ctypes.c_int32(gemm.right_transposed))
-        self._set(_TRANSB, ctypes.c_int32(gemm.left_transposed))
-        self._set(_EPILOGUE, ctypes.c_uint32(_epilogue_code(epilogue)))
+        self._set_attribute(_TRANSA, ctypes.c_int32(gemm.right_transposed))
+        self._set_attribute(_TRANSB, ctypes.c_int32(gemm.left_transposed))
+        self._set_attribute(_EPILOGUE, ctypes.c_uint32(_epilogue_code(epilogue)))
         if self._has_aux:
-            leading = -(-n // 128) * 128 if epilogue.activation == "relu" else n
-            self._set(_AUX_LD, ctypes.c_int64(leading))
+            leading = -(-n // _MASK_GROUP) * _MASK_GROUP if epilogue.activation == "relu" else n
+            self._set_attribute(_AUX_LD, ctypes.c_int64(leading))
         layout = self._calls.matrix_layout_create
         right = (k, n) if gemm.right_transposed else (n, k)
         left = (m, k) if gemm.left_transposed else (k, m)
-        self._right = layout(kind, *right, gemm.right_leading)
-        self._left = layout(kind, *left, gemm.left_leading)
-        self._out = layout(kind, n, m, n)
+        self._right = layout(data_type, *right, gemm.right_leading)
+        self._left = layout(data_type, *left, gemm.left_leading)
+        self._out = layout(data_type, n, m, n)
         self._one, self._zero = ctypes.c_float(1.0), ctypes.c_float(0.0)
-        self._algorithms: dict[tuple[int, ...], _Algorithm] = {}
-        self._pointers = (0, 0)
+        self._algorithms: dict[tuple[int, ...], _Algorithm] = {}  # by alignments of addresses
+        self._pointers = (0, 0)  # addresses of bias and aux in the description
 
     def __call__(
         self, left: int, right: int, out: int, bias: int, aux: int, stream: int | None = None
     ) -> None:
         addresses = (right, left, out, bias, aux)
-        aligned = tuple([min(address & -address, _MOST_ALIGNED) for address in addresses])
-        workspace, count = self._lt.workspace
+        alignments = tuple([min(address & -address, _LARGEST_ALIGNMENT) for address in addresses])
+        workspace, workspace_bytes = self._lt.workspace
         with self._lt.lock:
             if (bias, aux) != self._pointers:
-                self._point(bias, aux)
-            algorithm = self._algorithms.get(aligned) or self.algorithm(aligned)
+                self._set_pointers(bias, aux)
+            algorithm = self._algorithms.get(alignments) or self.algorithm(alignments)
             self._calls.matmul(
                 self._lt.handle,
                 self._desc,
@@ -215,7 +219,7 @@ class LtProduct:
                 self._out,
                 ctypes.addressof(algorithm),
                 workspace,
-                count,
+                workspace_bytes,
                 self._stream if stream is None else stream,
             )
 
@@ -227,24 +231,25 @@ class LtProduct:
         except Exception:  # the constructor failed, or the interpreter is shutting down
             return
 
-    def algorithm(self, aligned: tuple[int, ...]) -> _Algorithm:
+    def algorithm(self, alignments: tuple[int, ...]) -> _Algorithm:
         """The library's preferred algorithm for aligned addresses; cached.
 
         Args:
-            aligned: alignments of right, left, out, bias and aux: powers of 2, or 0 for unused
-                ones.
+            alignments: alignments of right, left, out, bias and aux in bytes: powers of 2, or 0 for
+                unused ones.
 
         Raises:
             RuntimeError: if the library has none.
         """
         calls, pointers = self._calls, self._pointers
         if pointers == (0, 0):  # the heuristic reads only their alignment
-            self._point(*[_MOST_ALIGNED + step for step in aligned[3:]])
+            self._set_pointers(*[_LARGEST_ALIGNMENT + alignment for alignment in alignments[3:]])
         preference = calls.matmul_preference_create()
-        attributes: dict[int, Any] = {_MOST_WORKSPACE: ctypes.c_uint64(self._lt.workspace[1])}
-        attributes[_REDUCTIONS] = ctypes.c_uint32(_INPLACE_OR_FLOAT32)
-        for name, step in zip(_ALIGNMENTS, (*aligned[:3], aligned[2]), strict=True):
-            attributes[name] = ctypes.c_uint32(step)
+        attributes: dict[int, Any] = {_MAX_WORKSPACE_BYTES: ctypes.c_uint64(self._lt.workspace[1])}
+        attributes[_REDUCTION_SCHEMES] = ctypes.c_uint32(_INPLACE_OR_FLOAT32)
+        # Of A, B, C and D in cublasLt's names, where C and D are both the output.
+        for name, alignment in zip(_MIN_ALIGNMENTS, (*alignments[:3], alignments[2]), strict=True):
+            attributes[name] = ctypes.c_uint32(alignment)
         for name, value in attributes.items():
             size = ctypes.sizeof(value)
             calls.matmul_preference_set_attribute(preference, name, ctypes.addressof(value), size)
@@ -266,20 +271,21 @@ class LtProduct:
         if count.value == 0:
             raise RuntimeError(
                 "[cublaslt] the library must have an algorithm for a product with an epilogue; got "
-                f"none for addresses that are multiples of {aligned}. "
+                f"none for addresses that are multiples of {alignments}. "
                 "Fix: set GPUFLOW_CUDA_EPILOGUES=0."
             )
-        self._algorithms[aligned] = algorithm
+        self._algorithms[alignments] = algorithm
         return algorithm
 
-    def _point(self, bias: int, aux: int) -> None:
+    def _set_pointers(self, bias: int, aux: int) -> None:
+        """Write the addresses of bias and aux to the description; the lock must be held."""
         if self._has_bias:
-            self._set(_BIAS_POINTER, ctypes.c_void_p(bias))
+            self._set_attribute(_BIAS_POINTER, ctypes.c_void_p(bias))
         if self._has_aux:
-            self._set(_AUX_POINTER, ctypes.c_void_p(aux))
+            self._set_attribute(_AUX_POINTER, ctypes.c_void_p(aux))
         self._pointers = (bias, aux)
 
-    def _set(self, name: int, value: Any) -> None:
+    def _set_attribute(self, name: int, value: Any) -> None:
         address, size = ctypes.addressof(value), ctypes.sizeof(value)
         self._calls.matmul_desc_set_attribute(self._desc, name, address, size)
 

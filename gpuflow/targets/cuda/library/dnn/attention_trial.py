@@ -1,6 +1,8 @@
 """Self-check of cuDNN's attention: small calls, and a reference in NumPy.
 
 It also detects an unexpected alignment of the library's causal mask.
+
+Tests: tests/targets/cuda/test_cudnn_attention.py.
 """
 
 from __future__ import annotations
@@ -8,7 +10,7 @@ from __future__ import annotations
 import numpy as np
 
 from gpuflow.targets.cuda.library.dnn.calls import AttentionCall
-from gpuflow.targets.cuda.library.dnn.self_check import Arrays, Trial
+from gpuflow.targets.cuda.library.dnn.self_check import Trial, TrialArrays
 
 # (queries, keys), not multiples of tiles. Fewer keys than queries, and more: that distinguishes
 # causal masks that are aligned to the first key from those aligned to the last one.
@@ -44,8 +46,8 @@ def small_call(
     )
 
 
-def small_arrays(call: AttentionCall) -> tuple[Arrays, Arrays, Arrays]:
-    """Operands, output arrays filled with nan, and expected outputs in float64.
+def small_arrays(call: AttentionCall) -> TrialArrays:
+    """The arrays of a small call.
 
     query, key, value and the cotangent are multiples of 1/4 in [-1, 1], exact in every dtype.
     """
@@ -56,8 +58,9 @@ def small_arrays(call: AttentionCall) -> tuple[Arrays, Arrays, Arrays]:
         for length_and_heads in (rows, columns, columns, rows)
     )
     group = call.heads // call.key_heads
-    each_key, each_value = (np.repeat(one, group, axis=2) for one in (key, value))
-    scores = np.einsum("btnd,bsnd->bnts", query, each_key) * call.scale
+    # Keys and values of each query head.
+    head_keys, head_values = (np.repeat(array, group, axis=2) for array in (key, value))
+    scores = np.einsum("btnd,bsnd->bnts", query, head_keys) * call.scale
     if call.causal:
         mask = np.tri(call.queries, call.keys, dtype=bool)
         scores = np.where(mask, scores, -np.inf)
@@ -65,32 +68,36 @@ def small_arrays(call: AttentionCall) -> tuple[Arrays, Arrays, Arrays]:
     weights = np.exp(scores - row_max)
     total = weights.sum(-1, keepdims=True)
     weights = weights / total
-    out = np.einsum("bnts,bsnd->btnd", weights, each_value)
+    out = np.einsum("bnts,bsnd->btnd", weights, head_values)
     logsumexp = (row_max + np.log(total))[..., 0]
-    operands = [one.astype(call.dtype) for one in (query, key, value)]
+    operands = [array.astype(call.dtype) for array in (query, key, value)]
     if not call.gradient:
-        result = np.full(out.shape, np.nan, call.dtype)
-        return operands, [result, np.full(logsumexp.shape, np.nan, np.float32)], [out, logsumexp]
-    saved = [np.ascontiguousarray(one, call.dtype) for one in (out, cotangent)]
-    dscores = np.einsum("btnd,bsnd->bnts", cotangent, each_value)
+        results = [
+            np.full(out.shape, np.nan, call.dtype),
+            np.full(logsumexp.shape, np.nan, np.float32),
+        ]
+        return TrialArrays(operands, results, [out, logsumexp])
+    operands += [np.ascontiguousarray(array, call.dtype) for array in (out, cotangent)]
+    operands.append(np.ascontiguousarray(logsumexp, np.float32))
+    dscores = np.einsum("btnd,bsnd->bnts", cotangent, head_values)
     dscores -= np.einsum("btnd,btnd->bnt", cotangent, out)[..., None]
     dscores *= weights * call.scale
     per_key = (call.batch, call.keys, call.key_heads, group, call.size)
-    dquery = np.einsum("bnts,bsnd->btnd", dscores, each_key)
+    dquery = np.einsum("bnts,bsnd->btnd", dscores, head_keys)
     dkey = np.einsum("bnts,btnd->bsnd", dscores, query).reshape(per_key).sum(3)
     dvalue = np.einsum("bnts,btnd->bsnd", weights, cotangent).reshape(per_key).sum(3)
     expected = [dquery, dkey, dvalue]
-    results = [np.full(want.shape, np.nan, call.dtype) for want in expected]
-    return [*operands, *saved, np.ascontiguousarray(logsumexp, np.float32)], results, expected
+    results = [np.full(gradient.shape, np.nan, call.dtype) for gradient in expected]
+    return TrialArrays(operands, results, expected)
 
 
-def _kind(call: AttentionCall) -> tuple[np.dtype, int, int, bool, bool]:
+def _kind_of(call: AttentionCall) -> tuple[np.dtype, int, int, bool, bool]:
     return call.dtype, call.size, call.heads // call.key_heads, call.causal, call.gradient
 
 
 def _small_calls(call: AttentionCall) -> list[AttentionCall]:
-    return [small_call(lengths, *_kind(call)) for lengths in _LENGTHS]
+    return [small_call(lengths, *_kind_of(call)) for lengths in _LENGTHS]
 
 
 # needs_all: without a result for both lengths, the alignment of the mask would be unknown.
-TRIAL = Trial(_kind, _small_calls, small_arrays, lambda call: 2e-2, needs_all=True)
+TRIAL = Trial(_kind_of, _small_calls, small_arrays, lambda call: 2e-2, needs_all=True)

@@ -1,4 +1,7 @@
-"""Calls of cuDNN as data, convolutions and attention, and the interface of a library of them."""
+"""Calls of cuDNN as data, convolutions and attention, and the interface of a library of them.
+
+Tests: tests/targets/cuda/test_cudnn.py, tests/targets/cuda/test_cudnn_attention.py.
+"""
 
 from __future__ import annotations
 
@@ -136,7 +139,7 @@ class AttentionCall:
         )
 
 
-Call = ConvolutionCall | AttentionCall
+CudnnCall = ConvolutionCall | AttentionCall
 
 
 @record
@@ -146,10 +149,11 @@ class PlannedCall:
     Attributes:
         call: the call.
         deterministic: whether the plan was requested to give the same bits in every run.
-        workspace_bytes: size of the workspace that ``bind``'s function needs.
+        workspace_bytes: size of the workspace that ``bind``'s function needs, on the device where
+            the plan was made.
     """
 
-    call: Call
+    call: CudnnCall
     deterministic: bool
     workspace_bytes: int
 
@@ -163,10 +167,10 @@ def packed_strides(dims: Sequence[int], channels_last: bool) -> tuple[int, ...]:
     return (first, last, *inner)
 
 
-class DeepLibrary(Protocol):
+class DnnLibrary(Protocol):
     """A library of convolutions and attention on one device."""
 
-    def choose(self, call: Call, deterministic: bool) -> PlannedCall | None:
+    def plan_call(self, call: CudnnCall, deterministic: bool) -> PlannedCall | None:
         """The library's plan; None if it does not support the call, or is missing.
 
         Args:
@@ -175,18 +179,19 @@ class DeepLibrary(Protocol):
         """
         ...
 
-    def why_not(self, call: Call, deterministic: bool) -> str:
-        """Explain why ``choose`` returned None for a call; for ``gpuflow.explain``."""
+    def why_not(self, call: CudnnCall, deterministic: bool) -> str:
+        """Explain why ``plan_call`` returned None for a call; for ``gpuflow.explain``."""
         ...
 
     def version(self) -> str:
-        """The version of the library; only after ``choose`` returned a plan."""
+        """The version of the library; only after ``plan_call`` returned a plan."""
         ...
 
-    def bind(self, chosen: PlannedCall, stream: int) -> Callable[..., None]:
+    def bind(self, planned_call: PlannedCall, stream: int) -> Callable[..., None]:
         """Return a function of the addresses of operands, outputs and workspace.
 
-        An optional further argument is a stream that records, instead of ``stream``. Calls allocate
-        no device memory.
+        Addresses are in the order of ``call.arrays``, with the workspace last. An optional further
+        argument is a stream that records, instead of ``stream``. Calls allocate no device memory,
+        and return while the work may still run.
         """
         ...

@@ -1,4 +1,7 @@
-"""Self-check of cuDNN's convolutions: small calls, and a reference in NumPy."""
+"""Self-check of cuDNN's convolutions: small calls, and a reference in NumPy.
+
+Tests: tests/targets/cuda/test_cudnn.py.
+"""
 
 from __future__ import annotations
 
@@ -6,7 +9,7 @@ import numpy as np
 
 from gpuflow.base.records import record
 from gpuflow.targets.cuda.library.dnn.calls import DATA, FILTER, FORWARD, ConvolutionCall
-from gpuflow.targets.cuda.library.dnn.self_check import Arrays, Trial
+from gpuflow.targets.cuda.library.dnn.self_check import Trial, TrialArrays
 
 _BATCH, _CHANNELS, _OUTPUTS = 2, 8, 16
 
@@ -28,7 +31,7 @@ class _Slide:
         return (self.size + sum(self.padding) - reach) // self.stride + 1
 
     def read(self, tap: int) -> slice:
-        """The padded elements that a tap reads."""
+        """The padded elements that a tap reads, one for each position."""
         first = tap * self.dilation
         return slice(first, first + self.stride * self.positions, self.stride)
 
@@ -48,27 +51,27 @@ _SLIDES = {
 
 def small_calls(call: ConvolutionCall) -> list[ConvolutionCall]:
     """Two small calls of the kind of ``call``; the second one has groups and uneven padding."""
-    plain, full = _SLIDES[len(call.strides)]
+    simple, general = _SLIDES[len(call.strides)]
     return [
         ConvolutionCall(
             call.kind,
-            (_BATCH, _CHANNELS, *[one.size for one in slides]),
-            (_OUTPUTS, _CHANNELS // groups, *[one.taps for one in slides]),
-            (_BATCH, _OUTPUTS, *[one.positions for one in slides]),
+            (_BATCH, _CHANNELS, *[slide.size for slide in slides]),
+            (_OUTPUTS, _CHANNELS // groups, *[slide.taps for slide in slides]),
+            (_BATCH, _OUTPUTS, *[slide.positions for slide in slides]),
             call.channels_last,
-            tuple([one.padding for one in slides]),
-            tuple([one.stride for one in slides]),
-            tuple([one.dilation for one in slides]),
+            tuple([slide.padding for slide in slides]),
+            tuple([slide.stride for slide in slides]),
+            tuple([slide.dilation for slide in slides]),
             groups,
             call.dtype,
             call.reduced,
         )
-        for slides, groups in ((plain, 1), (full, 2))
+        for slides, groups in ((simple, 1), (general, 2))
     ]
 
 
-def small_arrays(call: ConvolutionCall) -> tuple[Arrays, Arrays, Arrays]:
-    """Packed operands, an output array filled with nan, and the expected result in float64.
+def small_arrays(call: ConvolutionCall) -> TrialArrays:
+    """The arrays of a small call, packed as the call says.
 
     Elements are multiples of 1/4 in [-1, 1], so products are exact in every dtype and in TF32.
     """
@@ -85,32 +88,36 @@ def small_arrays(call: ConvolutionCall) -> tuple[Arrays, Arrays, Arrays]:
     inputs = padded.reshape(x.shape[0], groups, -1, *padded.shape[2:])
     filters = w.reshape(groups, -1, *w.shape[1:])
     outputs = y.reshape(y.shape[0], groups, -1, *y.shape[2:])
-    sums = [np.zeros(array.shape) for array in (outputs, inputs, filters)]
+    forward, data_gradient, filter_gradient = (
+        np.zeros(array.shape) for array in (outputs, inputs, filters)
+    )
     for taps in np.ndindex(*w.shape[2:]):
-        read = (..., *[one.read(tap) for one, tap in zip(slides, taps, strict=True)])
-        sums[0] += np.einsum("ngc...,gkc->ngk...", inputs[read], filters[(..., *taps)])
-        sums[1][read] += np.einsum("ngk...,gkc->ngc...", outputs, filters[(..., *taps)])
-        flat = [one.reshape(*one.shape[:3], -1) for one in (inputs[read], outputs)]
-        sums[2][(..., *taps)] = np.einsum("ngcs,ngks->gkc", *flat)
+        read = (..., *[slide.read(tap) for slide, tap in zip(slides, taps, strict=True)])
+        forward += np.einsum("ngc...,gkc->ngk...", inputs[read], filters[(..., *taps)])
+        data_gradient[read] += np.einsum("ngk...,gkc->ngc...", outputs, filters[(..., *taps)])
+        flat = [array.reshape(*array.shape[:3], -1) for array in (inputs[read], outputs)]
+        filter_gradient[(..., *taps)] = np.einsum("ngcs,ngks->gkc", *flat)
     unpadded = [
-        slice(low, low + one.size) for one, (low, _) in zip(slides, call.padding, strict=True)
+        slice(low, low + slide.size) for slide, (low, _) in zip(slides, call.padding, strict=True)
     ]
-    wants = {
-        FORWARD: sums[0].reshape(y.shape),
-        DATA: sums[1].reshape(padded.shape)[:, :, *unpadded],
-        FILTER: sums[2].reshape(w.shape),
+    expected_by_kind = {
+        FORWARD: forward.reshape(y.shape),
+        DATA: data_gradient.reshape(padded.shape)[:, :, *unpadded],
+        FILTER: filter_gradient.reshape(w.shape),
     }
     left, right = {FORWARD: (x, w), DATA: (y, w), FILTER: (x, y)}[call.kind]
-    left, right, want = (_packed(a, call.channels_last) for a in (left, right, wants[call.kind]))
-    result = np.full(want.shape, np.nan, call.dtype)
-    return [left.astype(call.dtype), right.astype(call.dtype)], [result], [want]
+    left, right, expected = (
+        _packed(array, call.channels_last) for array in (left, right, expected_by_kind[call.kind])
+    )
+    result = np.full(expected.shape, np.nan, call.dtype)
+    return TrialArrays([left.astype(call.dtype), right.astype(call.dtype)], [result], [expected])
 
 
 def _packed(array: np.ndarray, channels_last: bool) -> np.ndarray:
     return np.ascontiguousarray(np.moveaxis(array, 1, -1) if channels_last else array)
 
 
-def _kind(call: ConvolutionCall) -> tuple[str, np.dtype, bool, bool, int]:
+def _kind_of(call: ConvolutionCall) -> tuple[str, np.dtype, bool, bool, int]:
     return call.kind, call.dtype, call.channels_last, call.reduced, len(call.strides)
 
 
@@ -119,4 +126,4 @@ def _tolerance(call: ConvolutionCall) -> float:
     return 2e-2 if call.dtype.itemsize == 2 or call.reduced else 1e-4
 
 
-TRIAL = Trial(_kind, small_calls, small_arrays, _tolerance)
+TRIAL = Trial(_kind_of, small_calls, small_arrays, _tolerance)

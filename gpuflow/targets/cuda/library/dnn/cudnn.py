@@ -1,4 +1,7 @@
-"""cuDNN on one device: loads the library at first use, and caches handles and plans."""
+"""cuDNN on one device: loads the library at first use, and caches handles and plans.
+
+Tests: tests/targets/cuda/test_cudnn.py.
+"""
 
 from __future__ import annotations
 
@@ -6,14 +9,14 @@ import threading
 from collections import deque
 from collections.abc import Callable
 from contextlib import AbstractContextManager
-from typing import Any
+from typing import Any, NamedTuple
 from weakref import WeakValueDictionary
 
 from gpuflow.base.installation import pip_install
 from gpuflow.base.records import record
 from gpuflow.base.util import warn
 from gpuflow.compiler.debugging import show
-from gpuflow.targets.cuda.library.dnn.calls import Call, PlannedCall
+from gpuflow.targets.cuda.library.dnn.calls import CudnnCall, PlannedCall
 from gpuflow.targets.cuda.library.dnn.frontend import (
     CudnnError,
     OtherVersion,
@@ -23,13 +26,19 @@ from gpuflow.targets.cuda.library.dnn.frontend import (
 from gpuflow.targets.cuda.library.dnn.graphs import graph_of
 from gpuflow.targets.cuda.runtime.driver.faults import is_fault
 
-_ALIGNED = 16  # bytes that addresses must be multiples of: loads of 128 bits
-_MOST_RECENT = 32  # recent plans that stay cached without a user
-_Key = tuple[Call, bool]  # the call, and whether its results must be deterministic
+_ALIGNMENT_BYTES = 16  # addresses must be multiples of it: loads of 128 bits
+_MOST_RECENT = 32  # recent plans that stay cached although no function uses them
+
+
+class _Key(NamedTuple):
+    """A call, and whether its results must have the same bits in every run."""
+
+    call: CudnnCall
+    deterministic: bool
 
 
 @record(eq=False)
-class _Planned:
+class _ExecutionPlan:
     """A graph with an execution plan.
 
     Attributes:
@@ -42,7 +51,7 @@ class _Planned:
 
 
 class Cudnn:
-    """cuDNN on one device: a ``DeepLibrary``; thread-safe.
+    """cuDNN on one device: a ``DnnLibrary``; thread-safe.
 
     Functions of equal calls share a plan. A plan is cached while such a function exists, or while
     it is among the ``_MOST_RECENT`` used ones.
@@ -57,77 +66,82 @@ class Cudnn:
     ) -> None:
         self._load, self._on_device = load, on_device
         self._frontend: Any = None
-        self._missing = ""  # why it cannot be loaded
-        # A handle serves one thread at a time. Planning takes long, so it has a separate handle.
+        self._load_error = ""  # why the frontend cannot be loaded
+        # A handle serves one thread at a time, so each has a lock. Planning takes long, so it has a
+        # separate handle.
         self._planning_handle: int | None = None
         self._running_handle: int | None = None
-        self._planning, self._running = threading.RLock(), threading.Lock()
+        self._planning_lock, self._running_lock = threading.RLock(), threading.Lock()
         self._planned_calls: dict[_Key, PlannedCall | None] = {}
-        self._reasons: dict[_Key, str] = {}
-        self._plans: WeakValueDictionary[_Key, _Planned] = WeakValueDictionary()
-        self._recent: deque[_Planned] = deque(maxlen=_MOST_RECENT)
+        self._refusal_reasons: dict[_Key, str] = {}
+        self._plans: WeakValueDictionary[_Key, _ExecutionPlan] = WeakValueDictionary()
+        self._recent: deque[_ExecutionPlan] = deque(maxlen=_MOST_RECENT)
 
-    def choose(self, call: Call, deterministic: bool) -> PlannedCall | None:
-        """As ``DeepLibrary.choose``; the result is cached, also None."""
-        key = (call, deterministic)
-        with self._planning:
+    def plan_call(self, call: CudnnCall, deterministic: bool) -> PlannedCall | None:
+        """As ``DnnLibrary.plan_call``; the result is cached, also None."""
+        key = _Key(call, deterministic)
+        with self._planning_lock:
             if key not in self._planned_calls:
                 self._planned_calls[key] = self._planned_call(key) if self._is_loaded() else None
             return self._planned_calls[key]
 
-    def why_not(self, call: Call, deterministic: bool) -> str:
-        """Explain why ``choose`` returned None."""
-        return self._missing or self._reasons.get((call, deterministic), "")
+    def why_not(self, call: CudnnCall, deterministic: bool) -> str:
+        """Explain why ``plan_call`` returned None."""
+        return self._load_error or self._refusal_reasons.get(_Key(call, deterministic), "")
 
     def version(self) -> str:
         """The library's version, as "9.28.1"."""
         return version_text(self._loaded())
 
-    def bind(self, chosen: PlannedCall, stream: int) -> Callable[..., None]:
-        """As ``DeepLibrary.bind``.
+    def bind(self, planned_call: PlannedCall, stream: int) -> Callable[..., None]:
+        """As ``DnnLibrary.bind``.
 
-        The returned function raises ValueError if an array is not aligned to 16 bytes.
+        The returned function is thread-safe. It raises ValueError if an array is not aligned to 16
+        bytes.
 
         Raises:
             CudnnError: if cuDNN has no plan on this device.
-            RuntimeError: if the plan needs a larger workspace than on the device of ``choose``.
+            RuntimeError: if the plan needs a larger workspace than on the device of ``plan_call``.
         """
-        call, library = chosen.call, self._loaded()
+        call, library = planned_call.call, self._loaded()
         try:
-            planned, handle = self._plan((call, chosen.deterministic)), self._handle()
+            plan = self._plan(_Key(call, planned_call.deterministic))
+            handle = self._handle()
         except Exception as error:  # the frontend raises several classes
             if is_fault(error):
                 raise
             raise CudnnError(call, error) from error
-        if planned.workspace_bytes > chosen.workspace_bytes:
+        if plan.workspace_bytes > planned_call.workspace_bytes:
             raise RuntimeError(
-                f"[cudnn] the plan of a {call} must need at most {chosen.workspace_bytes} bytes, "
-                f"as on the device that it was chosen on; got {planned.workspace_bytes}. "
+                f"[cudnn] the plan of a {call} must need at most {planned_call.workspace_bytes} "
+                f"bytes, as on the device that it was chosen on; got {plan.workspace_bytes}. "
                 "Fix: set GPUFLOW_CUDNN=0."
             )
-        count, lock = len(call.arrays), self._running
+        array_count, lock = len(call.arrays), self._running_lock
 
         def run(*addresses: int) -> None:
-            arrays, workspace = addresses[:count], addresses[count]
-            recorded = addresses[count + 1] if len(addresses) > count + 1 else stream
-            if any(address % _ALIGNED for address in arrays):
+            arrays, workspace = addresses[:array_count], addresses[array_count]
+            has_stream = len(addresses) > array_count + 1
+            call_stream = addresses[array_count + 1] if has_stream else stream
+            if any(address % _ALIGNMENT_BYTES for address in arrays):
                 raise ValueError(
-                    f"[{call.op}] arrays must begin at multiples of {_ALIGNED} bytes for cuDNN; "
-                    f"got {', '.join(map(hex, arrays))} for a {call}. Fix: copy arrays of other "
-                    "libraries (jnp.array), or set GPUFLOW_CUDNN=0."
+                    f"[{call.op}] arrays must begin at multiples of {_ALIGNMENT_BYTES} bytes for "
+                    f"cuDNN; got {', '.join(map(hex, arrays))} for a {call}. Fix: copy arrays of "
+                    "other libraries (jnp.array), or set GPUFLOW_CUDNN=0."
                 )
             try:
                 with lock:
-                    library.set_stream(handle=handle, stream=recorded)
-                    planned.graph.execute(dict(enumerate(arrays, 1)), workspace, handle=handle)
+                    library.set_stream(handle=handle, stream=call_stream)
+                    plan.graph.execute(dict(enumerate(arrays, 1)), workspace, handle=handle)
             except Exception as error:  # the frontend raises several classes
                 raise CudnnError(call, error) from error
 
         return run
 
     def _planned_call(self, key: _Key) -> PlannedCall | None:
+        """Plan a call; None if cuDNN does not support it, with a reason in ``_refusal_reasons``."""
         try:
-            planned = self._plan(key)
+            plan = self._plan(key)
         except Exception as error:  # the frontend raises several classes
             if is_fault(error):
                 raise
@@ -137,28 +151,29 @@ class Cudnn:
                     f"{type(error).__name__}: {error}. gpuflow's kernels are used. "
                     f"Fix: {pip_install('cudnn')}."
                 )
-            text = self._reasons[key] = str(error)
-            show(1, "cudnn", lambda: f"not used: {text}")
+            reason = self._refusal_reasons[key] = str(error)
+            show(1, "cudnn", lambda: f"not used: {reason}")
             return None
-        return PlannedCall(*key, planned.workspace_bytes)
+        return PlannedCall(*key, plan.workspace_bytes)
 
-    def _plan(self, key: _Key) -> _Planned:
+    def _plan(self, key: _Key) -> _ExecutionPlan:
+        """The plan of a call on this device, from the cache or made now."""
         library = self._loaded()
-        with self._planning:
-            planned = self._plans.get(key)
-            if planned is None:
+        with self._planning_lock:
+            plan = self._plans.get(key)
+            if plan is None:
                 with self._on_device():
                     if self._planning_handle is None:
                         self._planning_handle = library.create_handle()
                     graph = graph_of(library, *key, handle=self._planning_handle)
-                    planned = _Planned(graph, make_plan(library, graph, *key))
-                self._plans[key] = planned
-            self._recent.append(planned)
-            return planned
+                    plan = _ExecutionPlan(graph, make_plan(library, graph, *key))
+                self._plans[key] = plan
+            self._recent.append(plan)
+            return plan
 
     def _handle(self) -> int:
-        """The handle for executions, which the lock ``_running`` protects."""
-        with self._running:
+        """The handle for executions; calls with it must hold ``_running_lock``."""
+        with self._running_lock:
             if self._running_handle is None:
                 with self._on_device():
                     self._running_handle = self._loaded().create_handle()
@@ -166,21 +181,26 @@ class Cudnn:
 
     def _is_loaded(self) -> bool:
         """Whether the library could be loaded, which the first call tries."""
-        if self._frontend is None and not self._missing:
+        if self._frontend is None and not self._load_error:
             try:
                 self._frontend = self._load()
             except OSError as error:
-                self._missing = str(error) or type(error).__name__
+                self._load_error = str(error) or type(error).__name__
                 if isinstance(error, OtherVersion):
                     warn(str(error))
                 show(1, "cudnn", lambda text=str(error): f"not used: {text}")
         return self._frontend is not None
 
     def _loaded(self) -> Any:
-        with self._planning:
+        """The frontend.
+
+        Raises:
+            RuntimeError: if it cannot be loaded.
+        """
+        with self._planning_lock:
             if not self._is_loaded():
                 raise RuntimeError(
                     "[cudnn] the library with which a program was made must be installed; got "
-                    f"{self._missing}. Fix: call the function again after clear_caches()."
+                    f"{self._load_error}. Fix: call the function again after clear_caches()."
                 )
             return self._frontend

@@ -4,6 +4,8 @@ Only documented names are used, which versions 1.18 to 1.28 share. Later version
 that gpuflow does not need. Not measured on a GPU.
 
 Source: NVIDIA, cudnn-frontend: docs/operations, python/pygraph.
+
+Tests: tests/targets/cuda/test_cudnn_frontend.py.
 """
 
 from __future__ import annotations
@@ -17,13 +19,13 @@ import numpy as np
 from gpuflow.base.dtypes import bfloat16
 from gpuflow.base.installation import pip_install
 from gpuflow.targets.cuda.library.blas.gemm import find_cublas
-from gpuflow.targets.cuda.library.dnn.calls import Call
+from gpuflow.targets.cuda.library.dnn.calls import CudnnCall
 from gpuflow.targets.cuda.runtime.driver.faults import StatusError
 
-VERSION = 9
-_FILE = f"libcudnn.so.{VERSION}"
+MAJOR_VERSION = 9  # of cuDNN
+_FILE = f"libcudnn.so.{MAJOR_VERSION}"
 # Names of dtypes in the frontend's ``data_type``; other dtypes are not supported.
-TYPES = {
+DATA_TYPE_NAMES = {
     np.dtype(np.float32): "FLOAT",
     np.dtype(np.float64): "DOUBLE",
     np.dtype(np.float16): "HALF",
@@ -90,9 +92,9 @@ def load_frontend() -> Any:
     """
     path = find_cudnn()
     version = version_of(ctypes.CDLL(path))
-    if version[0] != VERSION:
+    if version[0] != MAJOR_VERSION:
         raise OtherVersion(
-            f"[cudnn] {path} must be cuDNN {VERSION}; got {'.'.join(map(str, version))}. "
+            f"[cudnn] {path} must be cuDNN {MAJOR_VERSION}; got {'.'.join(map(str, version))}. "
             f"Fix: {pip_install('cudnn')}, or set GPUFLOW_CUDNN=0."
         )
     try:
@@ -119,7 +121,7 @@ def version_text(library: Any) -> str:
     return f"{number // 10000}.{number % 10000 // 100}.{number % 100}"
 
 
-def make_plan(frontend: Any, graph: Any, call: Call, deterministic: bool) -> int:
+def make_plan(frontend: Any, graph: Any, call: CudnnCall, deterministic: bool) -> int:
     """Build the plan that the library's heuristic prefers; returns its workspace in bytes.
 
     Args:
@@ -133,15 +135,15 @@ def make_plan(frontend: Any, graph: Any, call: Call, deterministic: bool) -> int
     """
     notes = frontend.numerical_note
     # Excluded: algorithms that narrow operands or sums below the dtype.
-    refused = [notes.DOWN_CONVERT_INPUTS, notes.REDUCED_PRECISION_REDUCTION]
+    excluded_notes = [notes.DOWN_CONVERT_INPUTS, notes.REDUCED_PRECISION_REDUCTION]
     if deterministic:
-        refused.append(notes.NONDETERMINISTIC)
+        excluded_notes.append(notes.NONDETERMINISTIC)
     if call.is_exact:
-        refused.append(notes.TENSOR_CORE)
+        excluded_notes.append(notes.TENSOR_CORE)
     graph.validate()
     graph.build_operation_graph()
     graph.create_execution_plans([frontend.heur_mode.A, frontend.heur_mode.FALLBACK])
-    graph.deselect_numeric_notes(refused)
+    graph.deselect_numeric_notes(excluded_notes)
     graph.deselect_workspace_greater_than(MOST_WORKSPACE)
     graph.check_support()
     graph.build_plans()

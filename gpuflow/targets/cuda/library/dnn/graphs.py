@@ -1,4 +1,9 @@
-"""Build cuDNN graphs for calls; the uids of tensors are 1, 2, ... in the order of ``arrays``."""
+"""Build cuDNN graphs for calls; the uids of tensors are 1, 2, ... in the order of ``arrays``.
+
+``Cudnn.bind`` passes addresses by these uids.
+
+Tests: tests/targets/cuda/test_cudnn_frontend.py, tests/targets/cuda/test_cudnn.py.
+"""
 
 from __future__ import annotations
 
@@ -12,12 +17,12 @@ from gpuflow.targets.cuda.library.dnn.calls import (
     FILTER,
     FORWARD,
     AttentionCall,
-    Call,
     ConvolutionCall,
+    CudnnCall,
     Dims,
     packed_strides,
 )
-from gpuflow.targets.cuda.library.dnn.frontend import TYPES
+from gpuflow.targets.cuda.library.dnn.frontend import DATA_TYPE_NAMES
 
 # The frontend's method for each kind, and its keywords for the operands.
 _CONVOLUTIONS = {
@@ -28,7 +33,11 @@ _CONVOLUTIONS = {
 
 
 def graph_of(
-    library: Any, call: Call, deterministic: bool, handle: Any = None, device_property: Any = None
+    library: Any,
+    call: CudnnCall,
+    deterministic: bool,
+    handle: Any = None,
+    device_property: Any = None,
 ) -> Any:
     """Build the graph of a call, without a plan.
 
@@ -43,17 +52,17 @@ def graph_of(
         Exception: if the library does not support the call; it raises several classes.
     """
     types = library.data_type
-    kind, wide = getattr(types, TYPES[call.dtype]), types.FLOAT
+    data_type, accumulator_type = getattr(types, DATA_TYPE_NAMES[call.dtype]), types.FLOAT
     if call.dtype == np.float64:
-        wide = types.DOUBLE
+        accumulator_type = types.DOUBLE
     graph = library.pygraph(
-        io_data_type=kind,
-        intermediate_data_type=wide,
-        compute_data_type=wide,
+        io_data_type=data_type,
+        intermediate_data_type=accumulator_type,
+        compute_data_type=accumulator_type,
         handle=handle,
         device_property=device_property,
     )
-    tensors = _Tensors(graph, kind, wide)
+    tensors = _Tensors(graph, data_type, accumulator_type)
     if isinstance(call, ConvolutionCall):
         _add_convolution(tensors, call)
     else:
@@ -62,22 +71,25 @@ def graph_of(
 
 
 class _Tensors:
-    """Adds tensors to a graph, of the call's dtype or of the accumulator's (``is_wide``)."""
+    """Adds tensors to a graph, of the call's dtype or of the accumulator's (``is_wide``).
 
-    def __init__(self, graph: Any, kind: Any, wide: Any) -> None:
-        self.graph, self._kind, self._wide = graph, kind, wide
+    Dims and strides are in the order of ``CudnnCall.arrays``; strides are in elements.
+    """
+
+    def __init__(self, graph: Any, data_type: Any, accumulator_type: Any) -> None:
+        self.graph, self._data_type, self._accumulator_type = graph, data_type, accumulator_type
 
     def operand(self, uid: int, dims: Dims, strides: Dims, is_wide: bool = False) -> Any:
         """Add an operand; returns the frontend's tensor."""
-        kind = self._wide if is_wide else self._kind
-        return self.graph.tensor(dim=list(dims), stride=list(strides), data_type=kind, uid=uid)
+        data_type = self._accumulator_type if is_wide else self._data_type
+        return self.graph.tensor(dim=list(dims), stride=list(strides), data_type=data_type, uid=uid)
 
     def output(
         self, tensor: Any, uid: int, dims: Dims, strides: Dims, is_wide: bool = False
     ) -> None:
         """Declare a result of an operation as an output of the graph."""
-        kind = self._wide if is_wide else self._kind
-        tensor.set_output(True).set_uid(uid).set_data_type(kind)
+        data_type = self._accumulator_type if is_wide else self._data_type
+        tensor.set_output(True).set_uid(uid).set_data_type(data_type)
         tensor.set_dim(list(dims)).set_stride(list(strides))
 
 
@@ -102,11 +114,11 @@ def _add_convolution(tensors: _Tensors, call: ConvolutionCall) -> None:
 def _add_attention(
     library: Any, tensors: _Tensors, call: AttentionCall, deterministic: bool
 ) -> None:
-    how: dict[str, Any] = {"attn_scale": call.scale}
+    options: dict[str, Any] = {"attn_scale": call.scale}
     if call.causal:
         # A diagonal band, unbounded on the left, which is aligned to the first query and key.
-        how["diagonal_alignment"] = library.diagonal_alignment.TOP_LEFT
-        how["diagonal_band_right_bound"] = 0
+        options["diagonal_alignment"] = library.diagonal_alignment.TOP_LEFT
+        options["diagonal_band_right_bound"] = 0
     rows, columns, _, _, *_ = call.arrays
     sums = (*rows[:3], 1)
     query, key, value = (
@@ -114,12 +126,14 @@ def _add_attention(
         for uid, dims in enumerate((rows, columns, columns), 1)
     )
     if not call.gradient:
-        out, logarithms = tensors.graph.sdpa(q=query, k=key, v=value, generate_stats=True, **how)
+        out, logarithms = tensors.graph.sdpa(
+            q=query, k=key, v=value, generate_stats=True, **options
+        )
         tensors.output(out, 4, rows, _strides_of_heads(rows))
         tensors.output(logarithms, 5, sums, row_major_strides(sums), is_wide=True)
         return
-    out, cotangent = (tensors.operand(k, rows, _strides_of_heads(rows)) for k in (4, 5))
-    outs = tensors.graph.sdpa_backward(
+    out, cotangent = (tensors.operand(uid, rows, _strides_of_heads(rows)) for uid in (4, 5))
+    gradients = tensors.graph.sdpa_backward(
         q=query,
         k=key,
         v=value,
@@ -127,10 +141,12 @@ def _add_attention(
         dO=cotangent,
         stats=tensors.operand(6, sums, row_major_strides(sums), is_wide=True),
         use_deterministic_algorithm=deterministic,
-        **how,
+        **options,
     )
-    for uid, (one, dims) in enumerate(zip(outs, (rows, columns, columns), strict=True), 7):
-        tensors.output(one, uid, dims, _strides_of_heads(dims))
+    for uid, (gradient, dims) in enumerate(
+        zip(gradients, (rows, columns, columns), strict=True), 7
+    ):
+        tensors.output(gradient, uid, dims, _strides_of_heads(dims))
 
 
 def _strides_of_heads(dims: Dims) -> Dims:

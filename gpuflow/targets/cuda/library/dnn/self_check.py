@@ -3,20 +3,22 @@
 A driver that does not match the library, or a mistake in our arguments, could give plausible but
 wrong results. Each kind of call is checked once per process, with the plan that the library chooses
 for the small calls.
+
+Tests: tests/targets/cuda/test_cudnn.py, tests/targets/cuda/test_cudnn_attention.py.
 """
 
 from __future__ import annotations
 
 import threading
 from collections.abc import Callable, Hashable, Mapping, Sequence
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 
 from gpuflow.base.records import record
 from gpuflow.base.util import warn
 from gpuflow.runtime.memory import address
-from gpuflow.targets.cuda.library.dnn.calls import Call, DeepLibrary, PlannedCall
+from gpuflow.targets.cuda.library.dnn.calls import CudnnCall, DnnLibrary, PlannedCall
 from gpuflow.targets.cuda.library.dnn.frontend import CudnnError
 from gpuflow.targets.cuda.runtime.driver.api import GpuApi
 from gpuflow.targets.cuda.runtime.driver.faults import is_fault
@@ -24,21 +26,35 @@ from gpuflow.targets.cuda.runtime.driver.faults import is_fault
 Arrays = Sequence[np.ndarray]
 
 
+class TrialArrays(NamedTuple):
+    """The arrays of a small call.
+
+    Attributes:
+        operands: operands in the dtypes of the call, in the order of its addresses.
+        results: output arrays filled with nan, to which results are copied.
+        expected: the correct outputs, in float64.
+    """
+
+    operands: Arrays
+    results: Arrays
+    expected: Arrays
+
+
 @record
 class Trial:
     """The self-check for one class of calls.
 
     Attributes:
-        kind: cache key of a call; calls of equal kinds share the result of a check.
-        calls: gives the small calls to check for a call.
-        arrays: gives operands of a small call, output arrays of nan, and expected outputs.
+        kind_of: gives the kind of a call; calls of equal kinds share the result of a check.
+        small_calls: gives the small calls to check for a call.
+        make_arrays: gives the arrays of a small call.
         tolerance: gives the largest error of a small call, relative to the largest output.
         needs_all: whether the check fails if the library does not support a small call.
     """
 
-    kind: Callable[[Any], Hashable]
-    calls: Callable[[Any], Sequence[Any]]
-    arrays: Callable[[Any], tuple[Arrays, Arrays, Arrays]]
+    kind_of: Callable[[Any], Hashable]
+    small_calls: Callable[[Any], Sequence[Any]]
+    make_arrays: Callable[[Any], TrialArrays]
     tolerance: Callable[[Any], float]
     needs_all: bool = False
 
@@ -52,50 +68,50 @@ class CheckedLibrary:
         trials: self-checks by class of calls.
     """
 
-    def __init__(self, library: DeepLibrary, device: GpuApi, trials: Mapping[type, Trial]) -> None:
+    def __init__(self, library: DnnLibrary, device: GpuApi, trials: Mapping[type, Trial]) -> None:
         self._library, self._device, self._trials = library, device, trials
         self._stream: int | None = None
-        self._is_right: dict[Hashable, bool] = {}
+        self._passed: dict[Hashable, bool] = {}  # by key: whether its self-check passed
         self._lock = threading.RLock()
 
-    def choose(self, call: Call, deterministic: bool) -> PlannedCall | None:
+    def plan_call(self, call: CudnnCall, deterministic: bool) -> PlannedCall | None:
         """The library's plan, if small calls of this kind are correct; the first call checks."""
-        planned = self._library.choose(call, deterministic)
+        planned = self._library.plan_call(call, deterministic)
         if planned is None:
             return None
         trial, key = self._trials[type(call)], self._key(call, deterministic)
         with self._lock:
-            if key not in self._is_right:
-                self._is_right[key] = all(
-                    [self._agrees(trial, small, deterministic) for small in trial.calls(call)]
+            if key not in self._passed:
+                self._passed[key] = all(
+                    [self._agrees(trial, small, deterministic) for small in trial.small_calls(call)]
                 )
-            return planned if self._is_right[key] else None
+            return planned if self._passed[key] else None
 
-    def why_not(self, call: Call, deterministic: bool) -> str:
-        """Explain why ``choose`` returned None; "" if it did not."""
-        if self._library.choose(call, deterministic) is None:
+    def why_not(self, call: CudnnCall, deterministic: bool) -> str:
+        """Explain why ``plan_call`` returned None; "" if it did not."""
+        if self._library.plan_call(call, deterministic) is None:
             return self._library.why_not(call, deterministic)
-        if self._is_right.get(self._key(call, deterministic), True):
+        if self._passed.get(self._key(call, deterministic), True):
             return ""
         return "it was wrong about a small call of this kind, which was compared with NumPy"
 
-    def _key(self, call: Call, deterministic: bool) -> Hashable:
-        return type(call), self._trials[type(call)].kind(call), deterministic
+    def _key(self, call: CudnnCall, deterministic: bool) -> Hashable:
+        return type(call), self._trials[type(call)].kind_of(call), deterministic
 
     def version(self) -> str:
         """The version of the library."""
         return self._library.version()
 
     def bind(self, planned: PlannedCall, stream: int) -> Callable[..., None]:
-        """As ``DeepLibrary.bind``."""
+        """As ``DnnLibrary.bind``."""
         return self._library.bind(planned, stream)
 
-    def _agrees(self, trial: Trial, call: Call, deterministic: bool) -> bool:
+    def _agrees(self, trial: Trial, call: CudnnCall, deterministic: bool) -> bool:
         """Whether the library agrees with NumPy; warns if it does not."""
-        planned = self._library.choose(call, deterministic)
+        planned = self._library.plan_call(call, deterministic)
         if planned is None:
             return not trial.needs_all
-        operands, results, wants = trial.arrays(call)
+        operands, results, expected = trial.make_arrays(call)
         try:
             self._run(planned, operands, results)
         except CudnnError as error:
@@ -104,16 +120,15 @@ class CheckedLibrary:
             warn(f"{error} gpuflow's kernels compute such calls.")
             return False
         tolerance = trial.tolerance(call)
-        is_right = all(
-            [is_near(got, want, tolerance) for got, want in zip(results, wants, strict=True)]
-        )
-        if not is_right:
+        pairs = zip(results, expected, strict=True)
+        agrees = all([is_near(result, correct, tolerance) for result, correct in pairs])
+        if not agrees:
             warn(
                 f"[cudnn] results must equal NumPy's on small arrays; got others for {call}, so "
                 "gpuflow's kernels compute such calls. Fix: install a cuDNN for this driver, or "
                 "set GPUFLOW_CUDNN=0."
             )
-        return is_right
+        return agrees
 
     def _run(self, planned: PlannedCall, operands: Arrays, results: Arrays) -> None:
         """Run a call on the device, and write its outputs to ``results``.
@@ -126,9 +141,9 @@ class CheckedLibrary:
         if self._stream is None:
             self._stream = device.stream()
         stream, pool, arrays = self._stream, device.pool(), [*operands, *results]
-        counts = [*[array.nbytes for array in arrays], max(planned.workspace_bytes, 1)]
-        memory = [pool.malloc(count) for count in counts]
-        pointers = [one.ptr for one in memory]
+        sizes = [*[array.nbytes for array in arrays], max(planned.workspace_bytes, 1)]
+        memory = [pool.malloc(size) for size in sizes]  # owns the memory until this call returns
+        pointers = [block.ptr for block in memory]
         for pointer, array in zip(pointers, arrays, strict=False):
             device.copy_in(pointer, address(array), array.nbytes, stream)
         self._library.bind(planned, stream)(*pointers)
@@ -137,7 +152,7 @@ class CheckedLibrary:
         device.synchronize(stream)
 
 
-def is_near(got: np.ndarray, want: np.ndarray, tolerance: float) -> bool:
-    """Whether a result is within ``tolerance`` of the largest expected value; nan is not."""
-    scale = np.abs(want).max()
-    return bool(np.all(np.abs(got.astype(np.float64) - want) <= tolerance * scale))
+def is_near(result: np.ndarray, expected: np.ndarray, tolerance: float) -> bool:
+    """Whether all errors are within ``tolerance`` times the largest expected value; nan is not."""
+    scale = np.abs(expected).max()
+    return bool(np.all(np.abs(result.astype(np.float64) - expected) <= tolerance * scale))

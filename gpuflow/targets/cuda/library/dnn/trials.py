@@ -1,4 +1,7 @@
-"""Table of the self-checks of cuDNN, by class of calls."""
+"""Table of the self-checks of cuDNN, by class of calls.
+
+Tests: tests/targets/cuda/test_cudnn.py, tests/targets/cuda/test_cudnn_attention.py.
+"""
 
 from __future__ import annotations
 

@@ -1,7 +1,11 @@
 """The interface ``GpuApi`` between ``GpuDriver`` and a GPU: CUDA through CuPy, or a simulation.
 
 Everything that differs between a real GPU and the simulated one is in this interface, whose calls
-are as small as CUDA's. Streams and addresses are integers.
+are as small as CUDA's. Streams and addresses are integers; the ``count`` of memory is in bytes.
+Except where a method says otherwise, the device must be the current one of the thread
+(``activate``), and calls that enqueue work may return before it is done.
+
+Tests: tests/targets/cuda/test_on_cupy.py, tests/targets/cuda_sim/test_cuda_sim.py.
 """
 
 from __future__ import annotations
@@ -16,9 +20,9 @@ import numpy as np
 from gpuflow.base.records import record
 from gpuflow.core.epilogues import Epilogue
 from gpuflow.runtime.device_array import DeviceArray
-from gpuflow.targets.cuda.codegen.build import CudaObject, Touched
+from gpuflow.targets.cuda.codegen.build import CudaObject, KernelArrayAccess
 from gpuflow.targets.cuda.codegen.schedules.launch_config import Dim
-from gpuflow.targets.cuda.library.dnn.calls import DeepLibrary
+from gpuflow.targets.cuda.library.dnn.calls import DnnLibrary
 
 # An event of a stream, and loaded machine code; each implementation has its own classes.
 DeviceEvent = Any
@@ -110,7 +114,7 @@ class Gemm:
 class Epilogues(Protocol):
     """A library of products with epilogues on one device."""
 
-    def offers(self, epilogue: Epilogue, dtype: np.dtype, reduced: bool) -> bool:
+    def supports(self, epilogue: Epilogue, dtype: np.dtype, reduced: bool) -> bool:
         """Whether the library has the epilogue, with right results.
 
         Args:
@@ -132,18 +136,18 @@ class LibraryWork:
     run: Callable[[int], Any]
 
 
-class Recorded(Protocol):
+class RecordedWork(Protocol):
     """Recorded work (a CUDA graph), which each call runs once more."""
 
     def __call__(self) -> None:
         """Enqueue all of the work on the stream."""
         ...
 
-    def change(self, number: int, launch: Callable[[], Any]) -> bool:
-        """Replace launch ``number`` by a result of ``bind``, with its current parameters.
+    def change_launch(self, index: int, launch: Callable[[], Any]) -> bool:
+        """Replace the launch at an index of the recorded work by a result of ``bind``.
 
-        Work that is already enqueued does not change. Returns False if it is impossible; the
-        recording must not be used afterwards.
+        The result's current parameters are used; work that is already enqueued does not change.
+        Returns False if it is impossible; the recording must not be used afterwards.
         """
         ...
 
@@ -158,10 +162,10 @@ class GpuApi(Protocol):
         memory_bytes: size of device memory.
         xp: the array module: CuPy, or NumPy.
         synchronous: whether work is complete when a call returns.
-        deep_library: the library of convolutions and attention on this device; None: there is
+        dnn_library: the library of convolutions and attention on this device; None: there is
             none, or GPUFLOW_CUDNN=0.
-        chooser: that library on one device of each model, which chooses plans for all devices of
-            the model, so that they share programs.
+        planning_library: that library on one device of each model, which plans calls for all
+            devices of the model, so that they share programs.
         epilogues: the library of products with epilogues on one device of the model; None: there
             is none.
     """
@@ -172,8 +176,8 @@ class GpuApi(Protocol):
     memory_bytes: int
     xp: Any
     synchronous: bool
-    deep_library: DeepLibrary | None
-    chooser: DeepLibrary | None
+    dnn_library: DnnLibrary | None
+    planning_library: DnnLibrary | None
     epilogues: Epilogues | None
 
     def activate(self) -> None:
@@ -193,11 +197,11 @@ class GpuApi(Protocol):
         ...
 
     def pinned(self, count: int) -> np.ndarray:
-        """Allocate page-locked host memory, which the device copies at full speed."""
+        """Allocate ``count`` bytes of page-locked host memory, which the device copies fast."""
         ...
 
     def event(self, stream: int) -> DeviceEvent:
-        """Record an event after the current work of the stream."""
+        """Record an event after the current work of the stream; any device may be current."""
         ...
 
     def timed_event(self, stream: int) -> DeviceEvent:
@@ -205,7 +209,7 @@ class GpuApi(Protocol):
         ...
 
     def nanoseconds(self, first: DeviceEvent, second: DeviceEvent) -> int:
-        """The time between two completed timed events."""
+        """The time from ``first`` to ``second``, which are completed timed events."""
         ...
 
     def wait_event(self, stream: int, event: DeviceEvent) -> None:
@@ -225,11 +229,14 @@ class GpuApi(Protocol):
         ...
 
     def copy_in(self, target: int, source: int, count: int, stream: int) -> None:
-        """Copy bytes from host memory; pageable memory may be changed after the call returns."""
+        """Copy bytes from host memory; pageable memory may be changed after the call returns.
+
+        Pinned memory must not be changed before the copy is done.
+        """
         ...
 
     def copy_out(self, target: int, source: int, count: int, stream: int) -> None:
-        """Copy bytes to host memory."""
+        """Copy bytes to host memory, which must be read only after a wait for the stream."""
         ...
 
     def copy_within(self, target: int, source: int, count: int, stream: int) -> None:
@@ -268,7 +275,7 @@ class GpuApi(Protocol):
         slots: array[int],
         stream: int,
         shared_bytes: int = 0,
-        touches: Sequence[Touched] | None = None,
+        array_accesses: Sequence[KernelArrayAccess] | None = None,
     ) -> Callable[[], None]:
         """Bind a launch: each call enqueues it with the current contents of ``slots``.
 
@@ -279,13 +286,13 @@ class GpuApi(Protocol):
                 size.
             stream: stream of the launch.
             shared_bytes: dynamic shared memory of a block.
-            touches: the arrays that a user's kernel may access; None: do not check.
+            array_accesses: the arrays that a user's kernel may access; None: do not check.
         """
         ...
 
     def record(
         self, stream: int, work: Sequence[Callable[[], Any] | LibraryWork]
-    ) -> Recorded | None:
+    ) -> RecordedWork | None:
         """Record work without running it; None if it cannot be recorded.
 
         Args:

@@ -1,4 +1,7 @@
-"""Arenas: device memory for the temporaries of programs, at offsets that the plan assigns."""
+"""Arenas: device memory for the temporaries of programs, at offsets that the plan assigns.
+
+Tests: tests/targets/cuda/test_cuda_driver.py, tests/targets/cuda/test_gpu_trouble.py.
+"""
 
 from __future__ import annotations
 
@@ -29,11 +32,14 @@ class DeviceArena:
             self.generation += 1
 
     def array(self, offset: int, shape: tuple[int, ...], dtype: Any) -> DeviceArray:
-        """The array at ``offset`` of the arena."""
+        """The array at a byte offset of the arena."""
         return strided(shape, dtype, self.memory, offset)
 
     def section(self, offset: int, count: int) -> DeviceArena:
-        """A view of ``count`` bytes as an arena, for a nested program."""
+        """A view of ``count`` bytes as an arena, for a nested program.
+
+        It must not grow (``reserve``), and is valid only for the current generation of this arena.
+        """
         inner = DeviceArena.__new__(DeviceArena)
         inner.device, inner.generation = self.device, 0
         inner.memory = strided((count,), np.dtype(np.uint8), self.memory, offset)

@@ -2,6 +2,8 @@
 
 A device has one compute stream. Kernels and libraries run on it in the order of calls, which return
 immediately. Large copies from and to the host run concurrently on another stream.
+
+Tests: tests/targets/cuda/test_cuda_driver.py, tests/targets/cuda/test_cuda_device.py.
 """
 
 from __future__ import annotations
@@ -33,12 +35,12 @@ from gpuflow.runtime.device_array import DeviceArray, described, strided
 from gpuflow.runtime.driver import FlagReader
 from gpuflow.runtime.holders import Holders
 from gpuflow.runtime.memory import arenas
-from gpuflow.targets.cuda.codegen.build import CudaObject, Touched
+from gpuflow.targets.cuda.codegen.build import CudaObject, KernelArrayAccess
 from gpuflow.targets.cuda.codegen.schedules.launch_config import Dim
 from gpuflow.targets.cuda.library.target import chosen_gpu_target
 from gpuflow.targets.cuda.runtime.driver.api import BuiltKernel, GpuApi
 from gpuflow.targets.cuda.runtime.driver.arena import DeviceArena
-from gpuflow.targets.cuda.runtime.driver.device_memory import Memory, in_units
+from gpuflow.targets.cuda.runtime.driver.device_memory import DeviceAllocator, in_units
 from gpuflow.targets.cuda.runtime.driver.faults import GpuFault, StatusError, fault, is_fault
 from gpuflow.targets.cuda.runtime.driver.flags import Flags
 from gpuflow.targets.cuda.runtime.driver.loaded_kernels import LoadedKernels
@@ -49,7 +51,7 @@ from gpuflow.targets.cuda.runtime.program.program import GpuProgram
 
 _BYTE, _COUNTER = np.dtype(np.uint8), np.dtype(np.uint32)
 _MOST_SCALARS = 1024  # cached device scalars
-_REMEMBERED = 16  # recent programs that an error names
+_MOST_RECENT = 16  # recent programs that an error names
 
 
 class GpuDriver:
@@ -62,7 +64,7 @@ class GpuDriver:
     Attributes:
         compute: the compute stream.
         transfers: copies between host and device.
-        recent: summaries of programs since the last wait, for errors.
+        recent_programs: summaries of the last programs since a wait, for errors.
         xp: the functions of an array module that printed drivers of programs use.
         memory, allocate, host_calls, broken, side_work: see ``GpuDevice``.
     """
@@ -74,7 +76,7 @@ class GpuDriver:
         self.compute_capability, self.processors = api.compute_capability, api.processors
         api.activate()
         self.compute = api.stream()
-        self.memory = Memory(api, self._forget_idle)
+        self.memory = DeviceAllocator(api, self._forget_idle)
         # Allocates memory that the compute stream writes first. The device must be current.
         self.allocate = self.memory.allocator(self.compute)
         self.transfers = Transfers(api, self.compute)
@@ -82,8 +84,8 @@ class GpuDriver:
         self.host_calls: dict[str, str] = {}
         self.broken: str | None = None
         self.side_work: list[SideWork] = []
-        self.recent: deque[str] = deque(maxlen=_REMEMBERED)
-        self._ops = OneOpPrograms(self)
+        self.recent_programs: deque[str] = deque(maxlen=_MOST_RECENT)
+        self._one_op_programs = OneOpPrograms(self)
         self._holders = Holders(attrgetter("block"), partial(self.empty, (1,), _BYTE))
         self._idle: list[DeviceArena] = []
         self._programs: WeakSet[GpuProgram] = WeakSet()
@@ -91,27 +93,29 @@ class GpuDriver:
         self._scalars: OrderedDict[Any, DeviceArray] = OrderedDict()
         self._scratch = self.empty((0,), _BYTE)
         self._counters = self.empty((0,), _COUNTER)
-        self._outgrown: list[Any] = []  # kept, as programs contain their addresses
+        # Former scratch memory and counters, which must live as programs contain their addresses.
+        self._outgrown_buffers: list[Any] = []
         self._lock = threading.RLock()
         # For program_arrays.py and inner_programs.py.
         self.xp: Any = SimpleNamespace(copyto=self.copy_into, empty=self.empty)
         if preallocate:
-            self._take(preallocate)
+            self._preallocate(preallocate)
 
-    def _take(self, share: float) -> None:
+    def _preallocate(self, fraction: float) -> None:
         """Make the pool of the compute stream allocate and retain a fraction of device memory.
 
         Raises:
             MemoryError: if less is free.
         """
-        api, count = self.api, int(share * self.api.memory_bytes)
+        api, count = self.api, int(fraction * self.api.memory_bytes)
         try:
             self.memory.pool_of(self.compute).malloc(count)  # freed to the pool at once
         except MemoryError as error:
             raise MemoryError(
                 f"[memory] {api.name} must have enough free memory for the share that is allocated "
-                f"at the start, {share:g} or {in_units(count)}; got {in_units(api.free_bytes())} "
-                f"free of {in_units(api.memory_bytes)}. Fix: end other programs that use the GPU, "
+                f"at the start, {fraction:g} or {in_units(count)}; got "
+                f"{in_units(api.free_bytes())} free of {in_units(api.memory_bytes)}. Fix: end "
+                "other programs that use the GPU, "
                 "or set GPUFLOW_PREALLOCATE to a smaller share, or to 0."
             ) from error
 
@@ -120,7 +124,7 @@ class GpuDriver:
     @property
     def target(self) -> Target:
         """The compilation target for this thread's settings."""
-        return chosen_gpu_target(self.api.chooser, self.api.epilogues)
+        return chosen_gpu_target(self.api.planning_library, self.api.epilogues)
 
     def empty(self, shape: tuple[int, ...], dtype: np.dtype) -> DeviceArray:
         """Allocate an uninitialized array, whose memory is freed when no array uses it."""
@@ -149,7 +153,7 @@ class GpuDriver:
             stream = self.transfers.stream
             what = partial(described, array.shape, array.dtype)
             block = self.memory.allocate(array.nbytes, stream, what)
-            self.memory.guard(block, self.compute)
+            self.memory.record_stream(block, self.compute)
             data = DeviceArray(self, array.shape, array.dtype, block.address, block)
         self.transfers.to_device(data.address, array)
         return data
@@ -203,7 +207,7 @@ class GpuDriver:
         stream = self.transfers.stream
         what = partial(described, data.shape, data.dtype)
         block = self.memory.allocate(data.nbytes, stream, what)
-        self.memory.guard(block, self.compute)
+        self.memory.record_stream(block, self.compute)
         self.api.wait_event(stream, source.api.event(source.compute))
         self.api.copy_peer(block.address, source.api, data.address, data.nbytes, stream)
         done = self.api.event(stream)
@@ -266,7 +270,7 @@ class GpuDriver:
         except RuntimeError as error:
             raise self.fault_of(error) from error
         self._check()
-        self.recent.clear()
+        self.recent_programs.clear()
 
     def _check(self) -> None:
         """Raise if results are invalid; to be called after waits."""
@@ -280,7 +284,7 @@ class GpuDriver:
 
     def made_at(self, data: DeviceArray) -> SourceLocation | None:
         """The user's source line that allocated an array, if it is large."""
-        return self.memory.made_at(data.address)
+        return self.memory.allocation_source(data.address)
 
     def is_shared(self, arrays: list[DeviceArray], k: int) -> bool:
         """Whether others than one Array hold operand k's memory, and would see it change."""
@@ -304,7 +308,7 @@ class GpuDriver:
         device: Device,
     ) -> list[Array]:
         """Run one op as a program of one equation."""
-        return self._ops.run(primitive, avals, params, arrays, device)
+        return self._one_op_programs.run(primitive, avals, params, arrays, device)
 
     def program_of_op(
         self, primitive: Any, avals: Sequence[ShapedArray], params: dict[str, Any]
@@ -314,7 +318,7 @@ class GpuDriver:
     def acquire(self, program: GpuProgram) -> DeviceArena:
         """An idle arena for a program to run in; the caller must ``release`` it."""
         self.api.activate()
-        self.recent.append(program.summary)
+        self.recent_programs.append(program.summary)
         try:
             return self._idle.pop()
         except IndexError:
@@ -353,10 +357,10 @@ class GpuDriver:
         block: Dim,
         slots: array[int],
         shared_bytes: int = 0,
-        touches: Sequence[Touched] | None = None,
+        array_accesses: Sequence[KernelArrayAccess] | None = None,
     ) -> Callable[[], None]:
         """As ``GpuDevice.prepare``; with GPUFLOW_CHECK, launches wait and report failures."""
-        launch = self._kernels.bind(kernel, grid, block, slots, shared_bytes, touches)
+        launch = self._kernels.bind(kernel, grid, block, slots, shared_bytes, array_accesses)
         if self.api.synchronous or not config.environment.check:
             return launch
         return self._checked(launch, kernel.built.entry)
@@ -369,7 +373,9 @@ class GpuDriver:
                 launch()
                 self.api.synchronize(self.compute)
             except RuntimeError as error:
-                raise fault(error, [entry, *list(self.recent)[-1:]], exactly=True) from error
+                raise fault(
+                    error, [entry, *list(self.recent_programs)[-1:]], exactly=True
+                ) from error
 
         return run
 
@@ -388,13 +394,13 @@ class GpuDriver:
                 self.api.synchronize(self.compute)
             except RuntimeError as cause:
                 error = cause
-        return fault(error, list(self.recent)) if is_fault(error) else error
+        return fault(error, list(self.recent_programs)) if is_fault(error) else error
 
     def scratch(self, count: int) -> int:
         """The address of scratch memory, which all launches share as they run in order."""
         with self._lock:
             if self._scratch.nbytes < count:
-                self._outgrown.append(self._scratch)
+                self._outgrown_buffers.append(self._scratch)
                 self._scratch = self.empty((count,), _BYTE)
             return self._scratch.address
 
@@ -402,7 +408,7 @@ class GpuDriver:
         """The address of zeroed counters, which all launches share as each resets them to 0."""
         with self._lock:
             if self._counters.size < count:
-                self._outgrown.append(self._counters)
+                self._outgrown_buffers.append(self._counters)
                 self._counters = self.empty((count,), _COUNTER)
                 self.api.clear(self._counters.address, self._counters.nbytes, self.compute)
             return self._counters.address

@@ -5,6 +5,8 @@ stream is its current one during the exchange.
 
 Source: DLPack's Python specification, dlpack.__dlpack__ and __dlpack_device__; Numba's
 documentation of the CUDA Array Interface, version 3.
+
+Tests: tests/targets/cuda/test_on_cupy.py.
 """
 
 from __future__ import annotations
@@ -20,11 +22,11 @@ from gpuflow.runtime.array import Array
 from gpuflow.runtime.device import local_devices
 from gpuflow.runtime.device_array import DeviceArray
 from gpuflow.runtime.host_exchange import Capsule
-from gpuflow.targets.cuda.runtime.driver.device_memory import Block
+from gpuflow.targets.cuda.runtime.driver.device_memory import MemoryBlock
 
 
 def exported(x: Array, options: dict[str, Any]) -> object:
-    """A DLPack capsule, which keeps the memory of an array alive.
+    """A DLPack capsule, which owns a reference to the memory of an array.
 
     Args:
         x: an array, whose dtype CuPy must have.
@@ -62,39 +64,39 @@ def imported(x: Any, copy: bool | None) -> Array | None:
     # The owner makes our stream wait for its own.
     capsule = x.__dlpack__(stream=driver.compute)
     with driver.api.library(driver.compute):
-        theirs = driver.api.xp.from_dlpack(Capsule(capsule, x.__dlpack_device__()))
-    dtype = dtypes.canonicalize(theirs.dtype)
-    shares = copy is not True and dtype == theirs.dtype and theirs.flags.c_contiguous
+        external = driver.api.xp.from_dlpack(Capsule(capsule, x.__dlpack_device__()))
+    dtype = dtypes.canonicalize(external.dtype)
+    shares = copy is not True and dtype == external.dtype and external.flags.c_contiguous
     if copy is False and not shares:
         return None
-    block = _block(driver, theirs)
-    aval = ShapedArray(theirs.shape, dtype)
+    block = _block(driver, external)
+    aval = ShapedArray(external.shape, dtype)
     if not shares:
-        return Array(_copied(driver, theirs, dtype), aval, device)
+        return Array(_copied(driver, external, dtype), aval, device)
     array = Array(DeviceArray(driver, aval.shape, dtype, block.address, block), aval, device)
     # A second reference to the block, as long as the array lives, prevents the donation of memory
     # that others see.
-    weakref.finalize(array, _forget, block).atexit = False
+    weakref.finalize(array, _drop_reference, block).atexit = False
     return array
 
 
-def _copied(driver: Any, theirs: Any, dtype: np.dtype) -> DeviceArray:
+def _copied(driver: Any, external: Any, dtype: np.dtype) -> DeviceArray:
     """Copy the elements to a new array of ``dtype``."""
-    out = driver.empty(theirs.shape, dtype)
-    if theirs.size:
+    out = driver.empty(external.shape, dtype)
+    if external.size:
         with driver.api.library(driver.compute):
-            driver.api.view(out)[...] = theirs
+            driver.api.view(out)[...] = external
     return out
 
 
-def _block(driver: Any, theirs: Any) -> Block:
+def _block(driver: Any, external: Any) -> MemoryBlock:
     """A block on imported memory, which is freed after our stream's work at that time."""
-    block = Block(driver.memory, theirs.data, theirs.nbytes)
-    driver.memory.used += theirs.nbytes
-    driver.memory.guard(block, driver.compute)
+    block = MemoryBlock(driver.memory, external.data, external.nbytes)
+    driver.memory.used += external.nbytes
+    driver.memory.record_stream(block, driver.compute)
     return block
 
 
-def _forget(block: Block) -> None:
+def _drop_reference(block: MemoryBlock) -> None:
     """Drop the second reference to imported memory, when its array dies."""
     del block

@@ -1,4 +1,7 @@
-"""Translate CUDA's errors: after a kernel failed, name the programs that may have caused it."""
+"""Translate CUDA's errors: after a kernel failed, name the programs that may have caused it.
+
+Tests: tests/targets/cuda/test_gpu_trouble.py, tests/targets/cuda/test_cuda_driver.py.
+"""
 
 from __future__ import annotations
 
@@ -56,14 +59,16 @@ def fault(error: BaseException, suspects: Sequence[str], exactly: bool = False) 
     if not is_fault(error):
         return RuntimeError(f"[cuda] a kernel must be launched; got {error} for {suspects}.")
     if exactly:
-        what = " of ".join([f"in kernel {suspects[0]}", *suspects[1:2]])
+        origin = " of ".join([f"in kernel {suspects[0]}", *suspects[1:2]])
         fix = "report the kernel: jit(f).lower(...).compile().as_text() shows its source"
     else:
-        ran = "\n".join(f"  {text}" for text in suspects) or "  (unknown)"
-        what = f"in one of the programs that ran since the last time that one waited:\n{ran}\n"
+        programs = "\n".join(f"  {text}" for text in suspects) or "  (unknown)"
+        origin = (
+            f"in one of the programs that ran since the last time that one waited:\n{programs}\n"
+        )
         fix = "set GPUFLOW_CHECK=1, which waits after each kernel and names the one that fails"
     return GpuFault(
-        f"[cuda] kernels must stay inside their arrays; got {error} {what}. Fix: {fix}; the same "
+        f"[cuda] kernels must stay inside their arrays; got {error} {origin}. Fix: {fix}; the same "
         "program on GPUFLOW_PLATFORM=cuda_sim reports the index. CUDA's context is lost, so this "
         "process cannot use the GPU any more."
     )

@@ -1,6 +1,8 @@
 """Read bools from device memory while kernels that were launched later still run.
 
 Conditions of loops that Python drives are read in this way: the next iteration starts meanwhile.
+
+Tests: tests/targets/cuda/test_cuda_driver.py, tests/targets/cuda/test_gpu_loops.py.
 """
 
 from __future__ import annotations
@@ -45,7 +47,7 @@ class FlagReader:
     Args:
         api: the device.
         compute: the compute stream.
-        buffer: two bytes of pinned memory, used by this reader only.
+        buffer: two bytes of pinned memory, used by this reader only: one for each pending read.
     """
 
     def __init__(self, api: GpuApi, compute: int, buffer: np.ndarray) -> None:

@@ -5,6 +5,8 @@ captured on a stream without other work, so that other threads may use the devic
 graphs neither keep captured objects alive nor add nodes. Not measured on a GPU.
 
 Source: NVIDIA, CUDA Driver API: graph management; stream management (capture).
+
+Tests: tests/targets/cuda/test_gpu_graphs.py, tests/targets/cuda/test_on_cupy.py.
 """
 
 from __future__ import annotations
@@ -84,7 +86,7 @@ class KernelLaunch(partial):  # a call is as fast as one of a partial
     references: Any
 
 
-def bound_launch(
+def bind_driver_launch(
     launch: Callable[..., Any],
     kernel: LoadedKernel,
     grid: Dim,
@@ -97,7 +99,7 @@ def bound_launch(
 
     Args:
         launch: ``cuLaunchKernel``, or a function with its arguments.
-        kernel, grid, block: the kernel, and the launch configuration.
+        kernel, grid, block: the kernel, and the launch configuration in up to three dimensions.
         slots: one 8-byte slot per parameter; must keep its size.
         stream: stream of the launch.
         shared_bytes: dynamic shared memory of a block.
@@ -105,11 +107,11 @@ def bound_launch(
     start, count = slots.buffer_info()
     pointers = array("Q", [start + 8 * k for k in range(count)])
     pointers_address = pointers.buffer_info()[0]
-    shape = (*_three(grid), *_three(block), shared_bytes)
-    bound = KernelLaunch(launch, kernel.function, *shape, stream, pointers_address, 0)
-    bound.node = NodeParameters(kernel.function, *shape, pointers_address, None, None, None)
-    bound.references = kernel, slots, pointers
-    return bound
+    shape = (*_xyz(grid), *_xyz(block), shared_bytes)
+    kernel_launch = KernelLaunch(launch, kernel.function, *shape, stream, pointers_address, 0)
+    node = NodeParameters(kernel.function, *shape, pointers_address, None, None, None)
+    kernel_launch.node, kernel_launch.references = node, (kernel, slots, pointers)
+    return kernel_launch
 
 
 class LaunchGraph:
@@ -118,8 +120,8 @@ class LaunchGraph:
     Args:
         library: from ``load_graph_calls``.
         stream: stream of replays.
-        side: a stream without other work, on which calls of libraries are captured.
-        work: results of ``bound_launch``, and calls of libraries.
+        capture_stream: a stream without other work, on which calls of libraries are captured.
+        work: results of ``bind_driver_launch``, and calls of libraries, in order.
         lock: held during each replay. Recorded library calls share the workspace with others, so a
             replay must not come between the launches of another call.
 
@@ -131,47 +133,49 @@ class LaunchGraph:
         self,
         library: ctypes.CDLL,
         stream: int,
-        side: int,
+        capture_stream: int,
         work: Sequence[KernelLaunch | LibraryWork],
         lock: AbstractContextManager[Any],
     ) -> None:
         self._library, self._stream, self._lock = library, stream, lock
         self._graph, self._exec = ctypes.c_void_p(), ctypes.c_void_p()
-        self._nodes: list[int | None] = []
+        self._nodes: list[int | None] = []  # of kernels by index of ``work``; None for libraries
         self._work = list(work)  # keeps the kernels of nodes loaded
         _check("create", library.cuGraphCreate(ctypes.byref(self._graph), 0))
-        last: int | None = None
-        for one in work:
-            last = self._added(one, side, last)
-            self._nodes.append(last if isinstance(one, KernelLaunch) else None)
+        last_node: int | None = None
+        for item in work:
+            last_node = self._add_node(item, capture_stream, last_node)
+            self._nodes.append(last_node if isinstance(item, KernelLaunch) else None)
         status = library.cuGraphInstantiateWithFlags(ctypes.byref(self._exec), self._graph, 0)
         _check("instantiate", status)
 
-    def _added(self, one: KernelLaunch | LibraryWork, side: int, last: int | None) -> int:
-        """Add a node for ``one``, which depends on the node ``last``; returns it."""
-        node, before = ctypes.c_void_p(), (ctypes.c_void_p * 1)(last)
-        head = (ctypes.byref(node), self._graph, before, int(last is not None))
-        if isinstance(one, KernelLaunch):
-            status = self._library.cuGraphAddKernelNode_v2(*head, ctypes.byref(one.node))
+    def _add_node(
+        self, item: KernelLaunch | LibraryWork, capture_stream: int, last_node: int | None
+    ) -> int:
+        """Add a node for ``item``, which depends on ``last_node``; returns the node."""
+        node, dependencies = ctypes.c_void_p(), (ctypes.c_void_p * 1)(last_node)
+        leading = (ctypes.byref(node), self._graph, dependencies, int(last_node is not None))
+        if isinstance(item, KernelLaunch):
+            status = self._library.cuGraphAddKernelNode_v2(*leading, ctypes.byref(item.node))
         else:
-            subgraph = self._captured(one, side)
-            status = self._library.cuGraphAddChildGraphNode(*head, subgraph)  # copies subgraph
+            subgraph = self._capture(item, capture_stream)
+            status = self._library.cuGraphAddChildGraphNode(*leading, subgraph)  # copies subgraph
             self._library.cuGraphDestroy(subgraph)
         _check("add a node", status)
         return node.value or 0
 
-    def _captured(self, one: LibraryWork, side: int) -> ctypes.c_void_p:
+    def _capture(self, item: LibraryWork, capture_stream: int) -> ctypes.c_void_p:
         """Capture a library's launches; the caller must destroy the graph."""
         library, graph = self._library, ctypes.c_void_p()
-        _check("begin capture", library.cuStreamBeginCapture_v2(side, _RELAXED))
+        _check("begin capture", library.cuStreamBeginCapture_v2(capture_stream, _RELAXED))
         try:
-            one.run(side)
+            item.run(capture_stream)
         except BaseException:
-            library.cuStreamEndCapture(side, ctypes.byref(graph))
+            library.cuStreamEndCapture(capture_stream, ctypes.byref(graph))
             if graph:  # null if the capture is invalid
                 library.cuGraphDestroy(graph)
             raise
-        _check("end capture", library.cuStreamEndCapture(side, ctypes.byref(graph)))
+        _check("end capture", library.cuStreamEndCapture(capture_stream, ctypes.byref(graph)))
         return graph
 
     def __call__(self) -> None:
@@ -180,15 +184,15 @@ class LaunchGraph:
         if status:
             _check("launch", status)
 
-    def change(self, number: int, launch: Callable[[], Any]) -> bool:
-        """As ``Recorded.change``: False for calls of libraries, or if CUDA refuses."""
-        node = self._nodes[number]
+    def change_launch(self, index: int, launch: Callable[[], Any]) -> bool:
+        """As ``RecordedWork.change_launch``: False for calls of libraries, or if CUDA refuses."""
+        node = self._nodes[index]
         if node is None or not isinstance(launch, KernelLaunch):
             return False
         parameters = ctypes.byref(launch.node)
         status = self._library.cuGraphExecKernelNodeSetParams_v2(self._exec, node, parameters)
         if status == 0:
-            self._work[number] = launch
+            self._work[index] = launch
         return status == 0
 
     def __del__(self) -> None:
@@ -201,15 +205,15 @@ class LaunchGraph:
             return
 
 
-def _three(extents: Dim) -> tuple[int, int, int]:
+def _xyz(extents: Dim) -> tuple[int, int, int]:
     """Extents in x, y and z; missing ones are 1."""
     x, y, z = (*extents, 1, 1)[:3]
     return x, y, z
 
 
-def _check(what: str, status: int) -> None:
+def _check(operation: str, status: int) -> None:
     if status:
         raise StatusError(
-            f"[cuda graph] {what} must succeed; got status {status} (CUresult). "
+            f"[cuda graph] {operation} must succeed; got status {status} (CUresult). "
             "Fix: set GPUFLOW_CUDA_GRAPHS=0, and report it."
         )

@@ -4,6 +4,8 @@
     launch(kernel, device, grid=(rows,), block=(256,), arguments=[x, out, length])
 
 Programs use ``prepare``, which binds a launch that may run many times.
+
+Tests: tests/targets/cuda/test_handwritten.py.
 """
 
 from __future__ import annotations
@@ -23,7 +25,7 @@ from gpuflow.targets.cuda.codegen.handwritten import (
 from gpuflow.targets.cuda.codegen.schedules.launch_config import Dim
 from gpuflow.targets.cuda.runtime.driver.program_device import GpuDevice
 
-Argument = DeviceArray | int | float
+LaunchArgument = DeviceArray | int | float
 
 _NO_CONSTANTS: dict[str, Scalar] = {}
 
@@ -60,7 +62,7 @@ def launch(
     device: GpuDevice,
     grid: Dim,
     block: Dim,
-    arguments: Sequence[Argument],
+    arguments: Sequence[LaunchArgument],
 ) -> None:
     """Enqueue one launch of a kernel on the compute stream of the device.
 
@@ -77,22 +79,27 @@ def launch(
 def prepare(
     kernel: HandwrittenKernel, device: GpuDevice, grid: Dim, block: Dim, slots: array[int]
 ) -> Callable[[], None]:
-    """Bind a launch: each call enqueues it with the current contents of ``slots``."""
+    """Bind a launch: each call enqueues it with the current contents of ``slots``.
+
+    The device must be the current one, and ``slots`` must keep its size. Without blocks a call does
+    nothing.
+    """
     if 0 in grid:
         return lambda: None
     return device.prepare(kernel, grid, block, slots, kernel.shared_bytes)
 
 
-def argument_slots(signature: Sequence[str], arguments: Sequence[Argument]) -> array[int]:
+def argument_slots(signature: Sequence[str], arguments: Sequence[LaunchArgument]) -> array[int]:
     """The argument block: an 8-byte slot for each parameter, with its bits in the low bytes."""
     assert len(signature) == len(arguments), (signature, arguments)
     return array("q", map(_slot, signature, arguments))
 
 
-def _slot(kind: str, argument: Argument) -> int:
+def _slot(parameter_type: str, argument: LaunchArgument) -> int:
+    """The value of an argument slot: an address, an integer, or the bits of a float."""
     if isinstance(argument, DeviceArray):
         return argument.address
-    if kind in ("float32", "float64"):
-        code = "f" if kind == "float32" else "d"
+    if parameter_type in ("float32", "float64"):
+        code = "f" if parameter_type == "float32" else "d"
         return int.from_bytes(struct.pack(f"<{code}", argument), "little", signed=True)
     return int(argument)

@@ -2,6 +2,8 @@
 
 CUDA does not document what happens to enqueued launches of an unloaded module. Therefore a module
 stays loaded until an event after its last launch has completed.
+
+Tests: tests/targets/cuda/test_cuda_driver.py.
 """
 
 from __future__ import annotations
@@ -12,7 +14,7 @@ from array import array
 from collections import deque
 from collections.abc import Callable, Sequence
 
-from gpuflow.targets.cuda.codegen.build import CudaObject, Touched
+from gpuflow.targets.cuda.codegen.build import CudaObject, KernelArrayAccess
 from gpuflow.targets.cuda.codegen.schedules.launch_config import Dim
 from gpuflow.targets.cuda.runtime.driver.api import (
     BuiltKernel,
@@ -36,6 +38,7 @@ class LoadedKernels:
         self._loaded: weakref.WeakValueDictionary[CudaObject, LoadedKernel]
         self._loaded = weakref.WeakValueDictionary()
         self._unused: deque[Module] = deque()  # any thread that drops a last launch appends
+        # Unused modules, each with an event after all launches that may still run in it.
         self._waiting: deque[tuple[DeviceEvent, Module]] = deque()
         self._lock = threading.RLock()
 
@@ -46,7 +49,7 @@ class LoadedKernels:
         block: Dim,
         slots: array[int],
         shared_bytes: int,
-        touches: Sequence[Touched] | None,
+        array_accesses: Sequence[KernelArrayAccess] | None,
     ) -> Callable[[], None]:
         """Bind a launch, which keeps its kernel loaded; arguments are those of ``GpuApi.bind``."""
         with self._lock:
@@ -61,7 +64,9 @@ class LoadedKernels:
             if shared_bytes > loaded.dynamic_bytes:
                 self._api.allow_shared(loaded, shared_bytes)
                 loaded.dynamic_bytes = shared_bytes
-        return self._api.bind(loaded, grid, block, slots, self._stream, shared_bytes, touches)
+        return self._api.bind(
+            loaded, grid, block, slots, self._stream, shared_bytes, array_accesses
+        )
 
     def built(self) -> set[CudaObject]:
         """The kernels that are loaded."""

@@ -2,6 +2,8 @@
 
 This module only calls CUDA; ``driver/driver.py`` is common to real and simulated GPUs. Written from
 CuPy's and CUDA's documentation; not measured on a GPU.
+
+Tests: tests/targets/cuda/test_on_cupy.py.
 """
 
 from __future__ import annotations
@@ -21,12 +23,12 @@ from gpuflow.base.config import config
 from gpuflow.base.installation import pip_install
 from gpuflow.compiler.debugging import show
 from gpuflow.runtime.device_array import DeviceArray
-from gpuflow.targets.cuda.codegen.build import Touched
+from gpuflow.targets.cuda.codegen.build import KernelArrayAccess
 from gpuflow.targets.cuda.codegen.schedules.launch_config import Dim
 from gpuflow.targets.cuda.library.blas.epilogue_check import CheckedEpilogues
 from gpuflow.targets.cuda.library.blas.gemm import CuBlas, find_cublas, load_cublas, workspace_bytes
 from gpuflow.targets.cuda.library.blas.gemm_lt import CuBlasLt, load_cublaslt
-from gpuflow.targets.cuda.library.dnn.calls import DeepLibrary
+from gpuflow.targets.cuda.library.dnn.calls import DnnLibrary
 from gpuflow.targets.cuda.library.dnn.cudnn import Cudnn
 from gpuflow.targets.cuda.library.dnn.frontend import load_frontend
 from gpuflow.targets.cuda.library.dnn.self_check import CheckedLibrary
@@ -43,7 +45,7 @@ from gpuflow.targets.cuda.runtime.driver.driver import GpuDriver
 from gpuflow.targets.cuda.runtime.driver.faults import is_fault
 from gpuflow.targets.cuda.runtime.driver.graph_api import (
     LaunchGraph,
-    bound_launch,
+    bind_driver_launch,
     load_graph_calls,
 )
 
@@ -97,7 +99,7 @@ _graph_calls = cache(load_graph_calls)
 
 # By model of a device: its name and compute capability.
 _epilogues: dict[tuple[str, tuple[int, int]], CheckedEpilogues] = {}
-_choosers: dict[tuple[str, tuple[int, int]], DeepLibrary] = {}
+_planning_libraries: dict[tuple[str, tuple[int, int]], DnnLibrary] = {}
 _frontend = cache(load_frontend)
 
 
@@ -120,11 +122,11 @@ class CupyApi:
     def __init__(self, number: int) -> None:
         cupy = self.xp = load_cupy()
         self._cuda, self._runtime, self._driver = cupy.cuda, cupy.cuda.runtime, cupy.cuda.driver
-        self.number, self._several = number, device_count() > 1
+        self.number, self._has_peers = number, device_count() > 1
         self._ready = _Ready()
         # Held while a library call or graph is enqueued, as these share workspaces.
         self._lock = threading.RLock()
-        self._side: int | None = None  # stream on which calls of libraries are captured
+        self._capture_stream: int | None = None  # on which calls of libraries are captured
         self.activate()
         properties = self._runtime.getDeviceProperties(number)
         self.name: str = properties["name"].decode()
@@ -132,18 +134,18 @@ class CupyApi:
         self.processors: int = properties["multiProcessorCount"]
         self.memory_bytes: int = properties["totalGlobalMem"]
         self._streams: dict[int, Any] = {}
-        self._peers: set[int] = set()  # devices for which peer access was tried
+        self._tried_peers: set[int] = set()  # devices for which peer access was tried
         self._blas: CuBlas | None = None
         self._lt: CuBlasLt | None = None
         self._has_no_blas = self._has_no_lt = False
-        self.deep_library: DeepLibrary | None = None
-        self.chooser: DeepLibrary | None = None
+        self.dnn_library: DnnLibrary | None = None
+        self.planning_library: DnnLibrary | None = None
         model = (self.name, self.compute_capability)
         self.epilogues = _epilogues.setdefault(model, CheckedEpilogues(self, self.gemm_with))
         if config.environment.cudnn:
             library = Cudnn(_frontend, partial(self._cuda.Device, number))
-            self.deep_library = CheckedLibrary(library, self, TRIALS)
-            self.chooser = _choosers.setdefault(model, self.deep_library)
+            self.dnn_library = CheckedLibrary(library, self, TRIALS)
+            self.planning_library = _planning_libraries.setdefault(model, self.dnn_library)
 
     def activate(self) -> None:
         """Make the device the current one of this thread; the first call creates its context."""
@@ -151,7 +153,7 @@ class CupyApi:
             self._runtime.setDevice(self.number)
             self._runtime.free(0)  # does nothing but create the context
             self._ready.done = True
-        elif self._several:
+        elif self._has_peers:
             self._runtime.setDevice(self.number)
 
     def visit(self) -> None:
@@ -182,7 +184,7 @@ class CupyApi:
 
         Freed arrays record events, while another device may be the current one.
         """
-        if self._several:
+        if self._has_peers:
             with self._cuda.Device(self.number):
                 return self._record_event(stream)
         return self._record_event(stream)
@@ -235,7 +237,7 @@ class CupyApi:
 
     def copy_peer(self, target: int, other: CupyApi, source: int, count: int, stream: int) -> None:
         """Copy from another GPU, in stream order; directly if the GPUs allow peer access."""
-        if other.number not in self._peers:
+        if other.number not in self._tried_peers:
             self._enable_peer_access(other.number)
         runtime = self._runtime
         runtime.memcpyPeerAsync(target, self.number, source, other.number, count, stream)
@@ -249,7 +251,7 @@ class CupyApi:
             except runtime.CUDARuntimeError as error:
                 if _HAS_ACCESS not in str(error):
                     raise
-        self._peers.add(number)
+        self._tried_peers.add(number)
 
     def clear(self, target: int, count: int, stream: int) -> None:
         """Write zeros, in stream order."""
@@ -277,12 +279,12 @@ class CupyApi:
         slots: array[int],
         stream: int,
         shared_bytes: int = 0,
-        touches: Sequence[Touched] | None = None,
+        array_accesses: Sequence[KernelArrayAccess] | None = None,
     ) -> Callable[[], None]:
         """Bind a launch; CUDA reads the parameters during each call."""
-        del touches  # only the simulator checks accesses
+        del array_accesses  # only the simulator checks accesses
         launch = self._driver.launchKernel
-        return bound_launch(launch, kernel, grid, block, slots, stream, shared_bytes)
+        return bind_driver_launch(launch, kernel, grid, block, slots, stream, shared_bytes)
 
     def record(
         self, stream: int, work: Sequence[Callable[[], Any] | LibraryWork]
@@ -294,11 +296,13 @@ class CupyApi:
         """
         with self._lock:
             try:
-                if self._side is None:
-                    self._side = self.stream()
+                if self._capture_stream is None:
+                    self._capture_stream = self.stream()
                 if self._blas is not None:
-                    self._blas.prepare(self._side)
-                return LaunchGraph(_graph_calls(), stream, self._side, cast(Any, work), self._lock)
+                    self._blas.prepare(self._capture_stream)
+                return LaunchGraph(
+                    _graph_calls(), stream, self._capture_stream, cast(Any, work), self._lock
+                )
             except Exception as error:
                 if is_fault(error):
                     raise

@@ -1,4 +1,7 @@
-"""The interface ``GpuDevice`` that programs use; ``GpuDriver`` is the only implementation."""
+"""The interface ``GpuDevice`` that programs use; ``GpuDriver`` is the only implementation.
+
+Tests: tests/targets/cuda/test_cuda_driver.py.
+"""
 
 from __future__ import annotations
 
@@ -8,13 +11,13 @@ from typing import TYPE_CHECKING, Protocol
 
 from gpuflow.runtime.device_array import DeviceArray
 from gpuflow.runtime.driver import Driver
-from gpuflow.targets.cuda.codegen.build import Touched
+from gpuflow.targets.cuda.codegen.build import KernelArrayAccess
 from gpuflow.targets.cuda.codegen.schedules.launch_config import Dim
 from gpuflow.targets.cuda.runtime.driver.api import BuiltKernel, GpuApi
 
 if TYPE_CHECKING:
     from gpuflow.targets.cuda.runtime.driver.arena import DeviceArena
-    from gpuflow.targets.cuda.runtime.driver.device_memory import Block
+    from gpuflow.targets.cuda.runtime.driver.device_memory import MemoryBlock
     from gpuflow.targets.cuda.runtime.driver.side_stream import SideWork
     from gpuflow.targets.cuda.runtime.program.program import GpuProgram
 
@@ -38,7 +41,7 @@ class GpuDevice(Driver, Protocol):
     compute_capability: tuple[int, int]
     processors: int
     compute: int
-    allocate: Callable[[int, Callable[[], str]], Block]
+    allocate: Callable[[int, Callable[[], str]], MemoryBlock]
     host_calls: dict[str, str]
     broken: str | None
     side_work: list[SideWork]
@@ -54,21 +57,21 @@ class GpuDevice(Driver, Protocol):
         block: Dim,
         slots: array[int],
         shared_bytes: int = 0,
-        touches: Sequence[Touched] | None = None,
+        array_accesses: Sequence[KernelArrayAccess] | None = None,
     ) -> Callable[[], None]:
         """Bind a launch: each call enqueues it with the current contents of ``slots``.
 
         Args:
-            kernel: The kernel, which stays loaded while the launch exists.
-            grid, block: Blocks, and threads of a block.
-            slots: One 8-byte slot per parameter; must keep its size.
-            shared_bytes: Dynamic shared memory of each block.
-            touches: The arrays that a user's kernel may access; None: the kernel is ours.
+            kernel: the kernel, which stays loaded while the launch exists.
+            grid, block: blocks, and threads of a block; at least one block.
+            slots: one 8-byte slot per parameter; must keep its size.
+            shared_bytes: dynamic shared memory of each block.
+            array_accesses: the arrays that a user's kernel may access; None: the kernel is ours.
         """
         ...
 
     def scratch(self, count: int) -> int:
-        """The address of ``count`` bytes of scratch memory, valid within one launch."""
+        """The address of ``count`` bytes of scratch memory, whose contents last for one launch."""
         ...
 
     def counters(self, count: int) -> int:

@@ -1,6 +1,8 @@
 """A stream for work that runs concurrently with a GPU's compute stream, such as collectives.
 
 Only events order its work relative to kernels; the host does not wait.
+
+Tests: tests/parallel/test_nccl_streams.py, tests/parallel/test_nccl_profile.py.
 """
 
 from __future__ import annotations
@@ -23,15 +25,16 @@ class SideWork:
     Attributes:
         recording: the recording during which the work started.
         name, details: name and details in the profile.
-        begun, ended: timed events before and after the work.
-        mark: an event after the work.
+        start_event, end_event: timed events before and after the work; ``end_event`` is None until
+            all of the work is enqueued.
+        mark: an event without a time after the work, which ``SideStream.mark`` returned.
     """
 
     recording: Recording
     name: str
     details: dict[str, Any]
-    begun: DeviceEvent
-    ended: DeviceEvent = None
+    start_event: DeviceEvent
+    end_event: DeviceEvent = None
     mark: DeviceEvent = None
 
 
@@ -80,10 +83,13 @@ class SideStream:
         return event
 
     def mark(self, work: SideWork | None = None) -> DeviceEvent:
-        """Record an event after the current work of this stream; it ends ``work`` if given."""
+        """Record an event after the current work of this stream; it ends ``work`` if given.
+
+        ``work`` must be from ``begin_work``, and end once.
+        """
         api = self._driver.api
         if work is not None:
-            work.ended = api.timed_event(self.address)
+            work.end_event = api.timed_event(self.address)
         event = api.event(self.address)
         if work is not None:
             work.mark = event
@@ -109,7 +115,10 @@ class SideStream:
     # --- failures ---
 
     def fail(self, reason: str) -> None:
-        """Make waits for the device raise an error: its results are invalid."""
+        """Make waits for the device raise an error: its results are invalid.
+
+        Any thread may call it.
+        """
         self._driver.broken = reason
 
     def recover(self) -> None:

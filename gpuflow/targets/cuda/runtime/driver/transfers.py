@@ -2,6 +2,8 @@
 
 Large copies have a separate stream. They go in chunks through pinned staging buffers: the device
 copies one buffer while the host fills or drains another.
+
+Tests: tests/targets/cuda/test_cuda_driver.py.
 """
 
 from __future__ import annotations
@@ -36,15 +38,15 @@ class Transfers:
         self._api, self._compute = api, compute
         self.stream = api.stream()
         self._lock = threading.Lock()
-        self._buffers: list[np.ndarray] = []
-        self._events: list[DeviceEvent] = []
-        self._next = 0
+        self._buffers: list[np.ndarray] = []  # pinned; empty until the first large copy
+        self._events: list[DeviceEvent] = []  # after the last copy from or to each buffer
+        self._next = 0  # index of the least recently used buffer
 
     def to_device(self, target: int, source: np.ndarray) -> None:
         """Copy a row-major array to an address; kernels that are launched later see it.
 
-        The target of a large copy must be from the pool of ``stream``, and guarded
-        (``Memory.guard``) for the compute stream.
+        The target of a large copy must be from the pool of ``stream``, and recorded
+        (``DeviceAllocator.record_stream``) for the compute stream.
         """
         if source.nbytes <= SMALL:
             if source.nbytes:
@@ -85,7 +87,10 @@ class Transfers:
                 self._drain_buffer(*pending.popleft())
 
     def _free_buffer(self) -> int:
-        """Wait for the least recently used staging buffer; returns its index."""
+        """Wait for the least recently used staging buffer; returns its index.
+
+        The lock must be held.
+        """
         if not self._buffers:
             self._buffers = [self._api.pinned(_CHUNK_BYTES) for _ in range(_STAGING_BUFFERS)]
             self._events = [None] * _STAGING_BUFFERS

@@ -2,6 +2,9 @@
 
 Numba and NVVM hold one lock, so threads do not help. A worker starts if there are enough kernels to
 build, and imports the compilers (a second). It ends with this process, or after ``_IDLE_SECONDS``.
+Builds and cache entries are pickled over pipes between processes of the same program.
+
+Tests: tests/targets/cuda/test_build_processes.py.
 """
 
 from __future__ import annotations
@@ -22,7 +25,7 @@ from functools import partial
 from typing import Protocol
 
 from gpuflow.base.config import config
-from gpuflow.compiler.cache.kernel_cache import Entry, KernelCache
+from gpuflow.compiler.cache.kernel_cache import CacheEntry, KernelCache
 
 # Least kernels per process: fewer are built before a new process has imported the compilers.
 _LEAST_BUILDS = 4
@@ -44,7 +47,7 @@ class Build(Protocol):
 
     key: str
 
-    def entry(self) -> Entry:
+    def entry(self) -> CacheEntry:
         """Build the kernel and return its cache entry."""
 
 
@@ -59,7 +62,7 @@ def build_missing(builds: Iterable[Build], cache: KernelCache) -> None:
     missing = {
         build.key: build
         for build in builds
-        if not cache.has(build.key) and not cache.is_stored(build.key)
+        if not cache.is_loaded(build.key) and not cache.is_stored(build.key)
     }
     count = min(config.environment.build_processes, len(missing) // _LEAST_BUILDS)
     if count < 2:
@@ -73,7 +76,7 @@ def build_missing(builds: Iterable[Build], cache: KernelCache) -> None:
         thread.start()
     try:
         while (build := _next(queue)) is not None:
-            cache.add(build.key, build.entry)
+            cache.prebuild(build.key, build.entry)
         for thread in threads:
             thread.join()
     finally:
@@ -88,7 +91,7 @@ def _build_elsewhere(queue: deque[Build], cache: KernelCache) -> None:
         return
     try:
         while (build := _next(queue)) is not None:
-            cache.add(build.key, partial(worker.entry, build))
+            cache.prebuild(build.key, partial(worker.entry, build))
     except Exception:  # the caller repeats this build; other workers continue with the queue
         worker.end()
     else:
@@ -111,13 +114,13 @@ class _Worker:
         command = [sys.executable, "-P", "-c", _PROGRAM, path]
         self._process = subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE)
 
-    def entry(self, build: Build) -> Entry:
+    def entry(self, build: Build) -> CacheEntry:
         """Build in the worker; raises if the build failed or the process has ended."""
         assert self._process.stdin is not None and self._process.stdout is not None
         pickle.dump(build, self._process.stdin)
         self._process.stdin.flush()
         entry = pickle.load(self._process.stdout)
-        if not isinstance(entry, Entry):
+        if not isinstance(entry, CacheEntry):
             raise RuntimeError(entry)
         return entry
 
@@ -147,7 +150,7 @@ class _Worker:
 
 
 class _Workers:
-    """The pool of idle workers."""
+    """The pool of idle workers; thread-safe, as operations of a deque are."""
 
     def __init__(self) -> None:
         self._idle: deque[_Worker] = deque()
@@ -197,7 +200,7 @@ def serve() -> None:
         target.flush()
 
 
-def _outcome(build: Build) -> Entry | str:
+def _outcome(build: Build) -> CacheEntry | str:
     """Build; returns the entry, or the text of an error."""
     try:
         return build.entry()

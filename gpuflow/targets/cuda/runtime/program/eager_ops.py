@@ -3,6 +3,8 @@
 ``impl`` of a primitive is for the CPU. CuPy lacks dtypes, functions, and NumPy's exact behavior in
 edge cases, and its launches cost as much as ours. With programs, eager and jitted results come from
 the same kernels (docs/design/0015-cuda-driver.md).
+
+Tests: tests/targets/cuda/test_cuda_device.py.
 """
 
 from __future__ import annotations
@@ -21,10 +23,15 @@ _MOST_PROGRAMS = 4096
 
 
 class OneOpPrograms:
-    """The programs of single ops of one device, by target, primitive, avals and params."""
+    """The programs of single ops of one device, by target, primitive, avals and params.
+
+    Args:
+        driver: the driver of the device.
+    """
 
     def __init__(self, driver: Driver) -> None:
         self._driver = driver
+        # A program, and its constants in device memory, which are its last inputs.
         self._cached: dict[Any, tuple[Program, list[Any]]] = {}
 
     def run(
@@ -40,14 +47,14 @@ class OneOpPrograms:
         try:
             compiled = self._cached.get(key)
         except TypeError:  # params that are not hashable are not cached
-            program, values = self._compile(primitive, avals, params)
+            program, constants = self._compile(primitive, avals, params)
         else:
             if compiled is None:
                 if len(self._cached) >= _MOST_PROGRAMS:
                     self._cached.clear()
                 compiled = self._cached[key] = self._compile(primitive, avals, params)
-            program, values = compiled
-        return program.run([*arrays, *values], device)
+            program, constants = compiled
+        return program.run([*arrays, *constants], device)
 
     def _compile(
         self, primitive: Any, avals: Sequence[ShapedArray], params: dict[str, Any]

@@ -4,6 +4,8 @@ They run ``impl`` or ``call`` of the primitive with the device's array module. I
 not support it (CuPy lacks parts of NumPy), the call runs on the host from then on, and copies
 operands and results. If the primitive raises ``OnHost``, only that call does.
 ``GpuDevice.host_calls`` has the reasons. Collectives always stay on the device.
+
+Tests: tests/targets/cuda/test_cuda_driver.py, tests/targets/cuda/test_on_cupy.py.
 """
 
 from __future__ import annotations
@@ -26,10 +28,10 @@ from gpuflow.targets.cuda.runtime.driver.faults import GpuFault
 from gpuflow.targets.cuda.runtime.driver.program_device import GpuDevice
 
 # Parts of the messages of libraries that run out of memory.
-_FULL = ("STATUS_ALLOC_FAILED", "CUFFT_ALLOC_FAILED", "cudaErrorMemoryAllocation")
+_OUT_OF_MEMORY = ("STATUS_ALLOC_FAILED", "CUFFT_ALLOC_FAILED", "cudaErrorMemoryAllocation")
 
 # A function of an array module, a list of output arrays, and operand arrays.
-_Call = Callable[..., None]
+_ModuleCall = Callable[..., None]
 
 
 class LibraryCall:
@@ -41,8 +43,8 @@ class LibraryCall:
     """
 
     def __init__(self, step: CallStep, device: GpuDevice) -> None:
-        kinds = ", ".join(str(operand.aval.dtype) for operand in step.operands)
-        self._name, self._device = f"{step.name}({kinds})", device
+        operand_dtypes = ", ".join(str(operand.aval.dtype) for operand in step.operands)
+        self._name, self._device = f"{step.name}({operand_dtypes})", device
         self._call = _call_of(step)
         # Communicators support only data on the device, and all ranks must make the same calls.
         self._is_collective = COMMUNICATION in step.eqn.effects
@@ -105,11 +107,11 @@ class LibraryCall:
             "keep such calls out of what is to be fast",
         )
 
-    def _warn_once(self, calls: str, why: str, how: str, fix: str) -> None:
-        """Warn once that calls run on the host."""
+    def _warn_once(self, calls: str, reason: str, manner: str, fix: str) -> None:
+        """Warn once per device that ``calls``, an op with dtypes, run on the host."""
         if calls not in self._device.host_calls:
-            self._device.host_calls[calls] = why
-            warn(f"[{calls}] it runs on the host {how}; got {why}. Fix: {fix}.")
+            self._device.host_calls[calls] = reason
+            warn(f"[{calls}] it runs on the host {manner}; got {reason}. Fix: {fix}.")
 
     def _on_device(self, outs: Sequence[DeviceArray], operands: Sequence[DeviceArray]) -> None:
         device = self._device
@@ -129,10 +131,10 @@ class LibraryCall:
 
 def _is_full(error: Exception) -> bool:
     """Whether an error means that the device's memory is full."""
-    return isinstance(error, MemoryError) or any(name in str(error) for name in _FULL)
+    return isinstance(error, MemoryError) or any(name in str(error) for name in _OUT_OF_MEMORY)
 
 
-def _call_of(step: CallStep) -> _Call:
+def _call_of(step: CallStep) -> _ModuleCall:
     """The call of a step, as a function of the array module, outputs and operands."""
     primitive, params = step.eqn.primitive, step.eqn.params
     rule = primitive.lower
@@ -145,7 +147,7 @@ def _call_of(step: CallStep) -> _Call:
 
 
 def _with_params(
-    call: _Call, params: dict[str, Any], xp: Any, outs: list[Any], *operands: Any
+    call: _ModuleCall, params: dict[str, Any], xp: Any, outs: list[Any], *operands: Any
 ) -> None:
     call(xp, outs, *operands, **params)
 
@@ -163,7 +165,7 @@ def _through_impl(
     Operands are passed row-major, as copies if necessary. A host function gets copies in any case,
     which it may retain (``may_retain``).
     """
-    whole = operands
+    inputs = operands
     if not may_retain:
-        whole = tuple([xp.ascontiguousarray(x).reshape(x.shape) for x in operands])
-    store_results(primitive, xp, outs, primitive.impl(xp, *whole, **params))
+        inputs = tuple([xp.ascontiguousarray(x).reshape(x.shape) for x in operands])
+    store_results(primitive, xp, outs, primitive.impl(xp, *inputs, **params))

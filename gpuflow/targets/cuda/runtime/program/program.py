@@ -1,6 +1,8 @@
 """Programs of GPUs: a plan, with a printed driver for each arena in which it runs.
 
 A driver is straight-line Python that launches kernels and calls libraries (``driver_text``).
+
+Tests: tests/targets/cuda/test_cuda_driver.py, tests/targets/cuda/test_cuda_programs.py.
 """
 
 from __future__ import annotations
@@ -18,17 +20,17 @@ from gpuflow.core.communicator import settle
 from gpuflow.runtime.array import Array
 from gpuflow.runtime.device import Device
 from gpuflow.runtime.kernel_cache import kernel_cache
-from gpuflow.targets.cuda.codegen.cached import CudaKernel, compile_cuda, cuda_source_path
+from gpuflow.targets.cuda.codegen.cached_builds import CudaKernel, compile_cuda, cuda_source_path
 from gpuflow.targets.cuda.runtime.driver.arena import DeviceArena
 from gpuflow.targets.cuda.runtime.driver.launch import launched_kernel
 from gpuflow.targets.cuda.runtime.driver.program_device import GpuDevice
 from gpuflow.targets.cuda.runtime.program.build_processes import Build, build_missing
-from gpuflow.targets.cuda.runtime.program.driver_text import build_driver, driver_text
+from gpuflow.targets.cuda.runtime.program.driver_text import build_driver_function, driver_text
 from gpuflow.targets.cuda.runtime.program.step_builds import builds_of
 
 
 class GpuProgram:
-    """A plan on one GPU; concurrent calls run in different arenas.
+    """A plan on one GPU; thread-safe, as concurrent calls run in different arenas.
 
     Attributes:
         summary: description for errors of kernels.
@@ -37,6 +39,7 @@ class GpuProgram:
     def __init__(self, plan: Plan, out_avals: Sequence[ShapedArray], device: GpuDevice) -> None:
         self.plan, self.out_avals, self.device = plan, out_avals, device
         self.summary = _summary(plan)
+        # By arena: the generation for which the driver was printed, and the driver.
         self._drivers: dict[DeviceArena, tuple[int, Callable[..., list[Array]]]] = {}
 
     def run(self, arrays: list[Any], device: Device) -> list[Array]:
@@ -59,7 +62,7 @@ class GpuProgram:
     def _print(self, arena: DeviceArena) -> Callable[..., list[Array]]:
         """Print the driver for an arena that is new or was reallocated."""
         arena.reserve(self.plan.arena_bytes)
-        driver = build_driver(self.plan, arena, self.device, self.out_avals)
+        driver = build_driver_function(self.plan, arena, self.device, self.out_avals)
         if calls_python(self.plan):
             driver = _quietly(driver)
         self._drivers[arena] = (arena.generation, driver)

@@ -1,11 +1,14 @@
-"""Lists the kernel builds of a plan's steps, for ``build_processes``."""
+"""Lists the kernel builds of a plan's steps, for ``build_processes``.
+
+Tests: tests/targets/cuda/test_build_processes.py.
+"""
 
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator
 
 from gpuflow.compiler.planning.plan import CallStep, CopyStep, KernelStep, Step
-from gpuflow.targets.cuda.codegen.cached import GeneratedBuild, generated_build
+from gpuflow.targets.cuda.codegen.cached_builds import GeneratedBuild, generated_build
 from gpuflow.targets.cuda.codegen.handwritten import TextBuild, handwritten_build
 from gpuflow.targets.cuda.library.launch_binding import copy_sequence
 from gpuflow.targets.cuda.library.launch_sequence import BlockLaunch, LaunchSequence
@@ -25,7 +28,7 @@ def builds_of(
     for step in steps:
         sequence: LaunchSequence | None = None
         if isinstance(step, CallStep):
-            sequence = step.choice
+            sequence = step.implementation
         elif isinstance(step, CopyStep) and step.source.aval.size:
             sequence = copy_sequence(step)
         for launch in [] if sequence is None else sequence.launches:

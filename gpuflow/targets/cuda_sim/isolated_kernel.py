@@ -2,6 +2,8 @@
 
 Arrays of a program are adjacent in memory, so an access past the end of one would reach the next.
 Here each array is a separate allocation, and operands are read-only.
+
+Tests: tests/targets/cuda/test_user_kernels.py.
 """
 
 from __future__ import annotations
@@ -10,7 +12,7 @@ from collections.abc import Sequence
 
 import numpy as np
 
-from gpuflow.targets.cuda.codegen.build import Touched
+from gpuflow.targets.cuda.codegen.build import KernelArrayAccess
 from ptxsim.checks import Checks, Statistics
 from ptxsim.faults import Location, PtxError
 from ptxsim.kernel import PtxKernel
@@ -18,16 +20,16 @@ from ptxsim.memory import DeviceMemory
 from ptxsim.types import Array
 
 
-class WatchedKernel:
-    """A kernel that may only access declared arrays, and must write its outputs completely.
+class IsolatedKernel:
+    """A kernel that may access only declared arrays, and must write its outputs completely.
 
     Args:
         kernel: the kernel to launch.
-        touches: the arrays among its parameters.
+        array_accesses: the arrays among its parameters.
     """
 
-    def __init__(self, kernel: PtxKernel, touches: Sequence[Touched]) -> None:
-        self._kernel, self._touches = kernel, touches
+    def __init__(self, kernel: PtxKernel, array_accesses: Sequence[KernelArrayAccess]) -> None:
+        self._kernel, self._array_accesses = kernel, array_accesses
 
     def launch(
         self,
@@ -43,44 +45,47 @@ class WatchedKernel:
         Raises:
             PtxError: if it accesses other memory, or leaves elements of an output unwritten.
         """
-        own, copies = slots.copy(), []
+        isolated_slots, copies = slots.copy(), []
         try:
-            for touched in self._touches:
-                copy = memory.allocate(touched.count, counted=False)
+            for access in self._array_accesses:
+                copy = memory.allocate(access.byte_count, counted=False)
                 copies.append(copy)
-                if touched.is_read and touched.count:
-                    source = memory.view(int(slots[touched.slot]), touched.count, writes=False)
-                    memory.view(copy, touched.count)[:] = source
-                memory.lock(copy, not touched.is_written)
-                own[touched.slot] = copy
-            done = self._kernel.launch(grid, block, own, memory, shared_bytes, checks)
-            for touched, copy in zip(self._touches, copies, strict=True):
-                if touched.is_written and touched.count:
-                    self._check_written(memory, touched, copy, grid, block)
-                    target = memory.view(int(slots[touched.slot]), touched.count)
-                    target[:] = memory.view(copy, touched.count, writes=False)
+                if access.is_read and access.byte_count:
+                    source = memory.view(int(slots[access.slot]), access.byte_count, writes=False)
+                    memory.view(copy, access.byte_count)[:] = source
+                memory.lock(copy, not access.is_written)
+                isolated_slots[access.slot] = copy
+            statistics = self._kernel.launch(
+                grid, block, isolated_slots, memory, shared_bytes, checks
+            )
+            for access, copy in zip(self._array_accesses, copies, strict=True):
+                if access.is_written and access.byte_count:
+                    self._check_written(memory, access, copy, grid, block)
+                    target = memory.view(int(slots[access.slot]), access.byte_count)
+                    target[:] = memory.view(copy, access.byte_count, writes=False)
         finally:
             for copy in copies:
                 memory.free(copy)
-        return done
+        return statistics
 
     def _check_written(
         self,
         memory: DeviceMemory,
-        touched: Touched,
+        access: KernelArrayAccess,
         copy: int,
         grid: Sequence[int],
         block: Sequence[int],
     ) -> None:
+        """Raise PtxError if the kernel left bytes of ``copy``, an output, unwritten."""
         allocation = memory.find(copy)
         written = None if allocation is None else allocation.written
         if written is None or written.all():
             return
-        first = int(np.argmin(written))
+        first, missing = int(np.argmin(written)), int((~written).sum())
         name = self._kernel.program.name
         raise PtxError(
             f"[ptx {name}] a kernel must write all elements of its results; got "
-            f"{int((~written).sum())} of {touched.count} bytes of {touched.what} without a value, "
+            f"{missing} of {access.byte_count} bytes of {access.label} without a value, "
             f"the first of them byte {first}. The grid was {tuple(grid)}, the block "
             f"{tuple(block)}. Fix: a grid that covers it, or inout= for an array of which it "
             "changes only some elements.",

@@ -2,26 +2,38 @@
 
 A group of launches becomes one ``RecordedLaunches`` if it is long enough. A statement that cannot
 be recorded, such as a library call, a copy, or a loop driven by Python, ends a group.
+
+Tests: tests/targets/cuda/test_gpu_graphs.py, tests/targets/cuda/test_cuda_driver.py.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable, Collection, Mapping, Sequence
-from typing import Any
+from typing import Any, NamedTuple
 
 from gpuflow.base.records import record
 from gpuflow.runtime.program_text import DriverText
 from gpuflow.targets.cuda.runtime.driver.graphs import (
     LEAST_LAUNCHES,
-    BufferUse,
-    Call,
+    BufferAccess,
+    CallArgument,
+    RecordableCall,
     RecordedLaunches,
 )
 from gpuflow.targets.cuda.runtime.driver.launch import BoundLaunch
 from gpuflow.targets.cuda.runtime.driver.program_device import GpuDevice
 
-# An address as an argument: (variable that holds it, 0), or (None, fixed address).
-Argument = tuple[str | None, int]
+
+class AddressArgument(NamedTuple):
+    """An address as an argument of a launch.
+
+    Attributes:
+        variable: variable of the driver that holds the address; None: it is fixed.
+        fixed: the fixed address; 0 if there is a variable.
+    """
+
+    variable: str | None
+    fixed: int
 
 
 @record
@@ -30,25 +42,25 @@ class _PrintedLaunch:
 
     Attributes:
         run: the function to call.
-        arguments: its arguments.
-        statements: the statements that do the same.
+        arguments: arguments of ``run``.
+        statements: statements of the driver that do the same as a call of ``run``.
         writes: variables with addresses of arrays that it writes.
         fills: those of ``writes`` that it writes completely and does not read.
     """
 
     run: Callable[..., Any]
-    arguments: tuple[Argument, ...]
+    arguments: tuple[AddressArgument, ...]
     statements: list[str]
     writes: frozenset[str]
     fills: frozenset[str]
 
     @property
-    def names(self) -> list[str]:
+    def variables(self) -> list[str]:
         """The variables among the arguments."""
-        return [name for name, _ in self.arguments if name is not None]
+        return [variable for variable, _ in self.arguments if variable is not None]
 
 
-class Work:
+class DriverStatements:
     """Collects the statements of a driver that enqueue work on the device.
 
     Args:
@@ -69,7 +81,7 @@ class Work:
         self,
         stem: str,
         run: Callable[..., Any],
-        arguments: Sequence[Argument],
+        arguments: Sequence[AddressArgument],
         comment: str,
         writes: Collection[str] = (),
         fills: Collection[str] = (),
@@ -80,11 +92,11 @@ class Work:
             stem: start of its name in the text.
             run: a ``BoundLaunch``, or a function of addresses and optionally a stream.
             arguments: its arguments, which are addresses.
-            comment: comment in the text.
+            comment: comment in the text, after the last statement.
             writes: variables with addresses of its outputs.
             fills: those of ``writes`` that it writes completely, without reading them before.
         """
-        texts = [str(number) if name is None else name for name, number in arguments]
+        texts = [str(fixed) if variable is None else variable for variable, fixed in arguments]
         if isinstance(run, BoundLaunch):
             statements = run.text(self._text.constant, texts)
         else:
@@ -102,13 +114,13 @@ class Work:
             counts: size in bytes of the array at each variable with an address.
         """
         result: list[str] = []
-        waiting: list[_PrintedLaunch] = []
-        for item in [*self._items, None]:
+        group: list[_PrintedLaunch] = []
+        for item in [*self._items, None]:  # None ends the last group
             if isinstance(item, _PrintedLaunch):
-                waiting.append(item)
+                group.append(item)
                 continue
-            result += self._launches(waiting, names, counts)
-            waiting = []
+            result += self._launches(group, names, counts)
+            group = []
             if item is not None:
                 result.append(item)
         return result
@@ -123,32 +135,38 @@ class Work:
         statements = [statement for launch in launches for statement in launch.statements]
         if not self._may_record or len(launches) < LEAST_LAUNCHES:
             return statements
-        used = list(dict.fromkeys(name for launch in launches for name in launch.names))
+        variables = list(dict.fromkeys(name for launch in launches for name in launch.variables))
+        index_of = {variable: index for index, variable in enumerate(variables)}
         calls = [
-            Call(
+            RecordableCall(
                 launch.run,
-                tuple([(None if n is None else used.index(n), at) for n, at in launch.arguments]),
+                tuple(
+                    [
+                        CallArgument(None if variable is None else index_of[variable], fixed)
+                        for variable, fixed in launch.arguments
+                    ]
+                ),
             )
             for launch in launches
         ]
-        parameters = ", ".join(used)
-        plain = _function(parameters, statements, {**names, **self._text.namespace})
-        buffers = [_buffer_use(name, launches, counts[name]) for name in used]
-        recorded = RecordedLaunches(self._device, plain, calls, buffers)
+        parameters = ", ".join(variables)
+        run_all = _function(parameters, statements, {**names, **self._text.namespace})
+        accesses = [_buffer_access(name, launches, counts[name]) for name in variables]
+        recorded = RecordedLaunches(self._device, run_all, calls, accesses)
         return [f"{self._text.constant('recorded', recorded)}({parameters})"]
 
 
-def _buffer_use(name: str, launches: Sequence[_PrintedLaunch], count: int) -> BufferUse:
-    """The use of the array at a variable by consecutive launches."""
-    first = next(launch for launch in launches if name in launch.names)
-    is_read = not any(name in launch.writes for launch in launches)
-    return BufferUse(count, is_read, name in first.fills)
+def _buffer_access(variable: str, launches: Sequence[_PrintedLaunch], count: int) -> BufferAccess:
+    """The use of the array of ``count`` bytes whose address is in a variable, by launches."""
+    first = next(launch for launch in launches if variable in launch.variables)
+    is_only_read = not any(variable in launch.writes for launch in launches)
+    return BufferAccess(count, is_only_read, variable in first.fills)
 
 
 def _function(
     parameters: str, statements: Sequence[str], namespace: dict[str, Any]
 ) -> Callable[..., None]:
-    """A function with these statements."""
+    """A function with these statements; ``parameters`` is the text of its parameter list."""
     body = "\n".join("    " + statement for statement in statements)
     exec(compile(f"def work({parameters}):\n{body}\n", "<gpuflow launches>", "exec"), namespace)
     return namespace["work"]

@@ -1,4 +1,7 @@
-"""Cost model of lane programs: operations of one lane, estimated before code is emitted."""
+"""Cost model of lane programs: operations of one lane, estimated before code is emitted.
+
+Tests: tests/compiler/test_lanes.py, tests/compiler/test_updates.py.
+"""
 
 from __future__ import annotations
 
@@ -8,8 +11,8 @@ from gpuflow.core.blocks import Product
 from gpuflow.core.jaxpr import Eqn
 from gpuflow.core.lowering import Form, block_of
 
-MOST_WORK = 1500  # operations in the text of a lane program; longer texts compile slowly
-WORK_PER_ITERATION = 25  # operations whose compilation one iteration of the loop pays for
+MOST_OPERATIONS = 1500  # operations in the text of a lane program; longer texts compile slowly
+OPERATIONS_PER_ITERATION = 25  # operations whose compilation one iteration of the loop pays for
 
 # Costs of a loop that the host runs: an iteration, and an update of one element. The unit is an
 # element of a select in a lane program, which takes about 0.1 ns.
@@ -17,27 +20,32 @@ ITERATION_AS_ELEMENTS = 4000
 UPDATE_AS_ELEMENTS = 8
 
 
-def work(form: Form, lanes: int) -> int:
+def operation_count(form: Form, lanes: int) -> int:
     """The count of scalar operations in the text of a lane program.
+
+    The body of a loop counts once: it is once in the text. Slices of an inner scan that are
+    unrolled are not counted; ``FoldingBuilder`` bounds the values that are emitted in fact.
 
     Args:
         form: a loop or a branch.
-        lanes: count of batch elements: the product of the batch dimensions of all arrays.
+        lanes: count of batch elements: the product of the batch dimensions of all arrays; positive.
     """
     lanes = max(lanes // max(prod(form.sizes), 1), 1)
-    return sum(_of(eqn, lanes) for program in form.programs for eqn in program.jaxpr.eqns)
+    return sum(
+        _eqn_operations(eqn, lanes) for program in form.programs for eqn in program.jaxpr.eqns
+    )
 
 
-def most_work(form: Form) -> int:
+def operation_limit(form: Form) -> int:
     """The most operations that the text of a lane program may have.
 
     Compiling it takes as long as some iterations of a loop that the host runs, so a long text pays
-    off only for many iterations.
+    off only for many iterations. If the trip count is not static, it is taken to be large.
     """
     trip_count = _trip_count(form)
     if trip_count is None:
-        return MOST_WORK
-    return min(MOST_WORK, WORK_PER_ITERATION * (trip_count + 4))
+        return MOST_OPERATIONS
+    return min(MOST_OPERATIONS, OPERATIONS_PER_ITERATION * (trip_count + 4))
 
 
 def _trip_count(form: Form) -> int | None:
@@ -53,12 +61,12 @@ def _trip_count(form: Form) -> int | None:
     return form.trip_count(total)
 
 
-def _of(eqn: Eqn, lanes: int) -> int:
+def _eqn_operations(eqn: Eqn, lanes: int) -> int:
     """The count of scalar operations of an equation in the text of a lane program."""
     rule = eqn.primitive.lower
     inner = rule.inner(eqn)
     if inner is not None:
-        return work(inner, lanes)
+        return operation_count(inner, lanes)
     if rule.view is not None:
         return 0
     arrays = eqn.inputs if rule.is_reduction else eqn.outputs

@@ -4,6 +4,8 @@ They are printed into each kernel because they call its ``combine`` function, an
 of a kernel should see all of it. Every thread of the group gets the result. The order of
 combination is fixed, so results have the same bits in every run. All threads of the block (of the
 warp, if a group is one) must call them, as they contain barriers.
+
+Tests: tests/targets/cuda/test_cuda_kernels.py, tests/targets/cuda/test_gpu_columns.py.
 """
 
 from __future__ import annotations
@@ -12,6 +14,7 @@ from collections.abc import Callable, Sequence
 
 from gpuflow.targets.cuda.codegen.printing.scalar_text import STORAGE_BITS, narrow, widen
 
+# All threads of a block must call it; ``last`` is the number of blocks minus 1.
 IS_LAST_BLOCK = """
 @device_function
 def is_last_block(block_counter, last):
@@ -24,6 +27,7 @@ def is_last_block(block_counter, last):
     return shared_count[0] == last
 """
 
+# The barrier of a row's group: a whole block, or one warp.
 ROW_BARRIER = """
 @device_function
 def row_barrier():
@@ -55,11 +59,11 @@ def row_reduction(combine: str, dtypes: Sequence[str]) -> str:
         "        lane = cuda.threadIdx.x & 31",
         "        warp = cuda.threadIdx.x >> 5",
         "        if lane == 0:",
-        *(f"            {text}" for text in _put(shared, "warp", values, dtypes)),
+        *(f"            {text}" for text in _stores_text(shared, "warp", values, dtypes)),
         "        barrier()",
         *(f"        {text}" for text in _assign(values, neutral)),
         "        if lane < cuda.blockDim.x >> 5:",
-        *(f"            {text}" for text in _assign(values, _get(shared, "lane", dtypes))),
+        *(f"            {text}" for text in _assign(values, _loads_text(shared, "lane", dtypes))),
         "        barrier()",
         *_butterfly(combine, values, "        "),
         f"    return {', '.join(values)}",
@@ -70,7 +74,8 @@ def row_reduction(combine: str, dtypes: Sequence[str]) -> str:
 def column_reduction(combine: str, dtypes: Sequence[str], lanes: int = 1) -> str:
     """The tree reduction over ``blockDim.y`` threads of a column, in shared memory.
 
-    ``blockDim.x`` must be 32, and ``blockDim.y`` a power of two.
+    ``blockDim.x`` must be 32, and ``blockDim.y`` a power of two, at most 32. All threads of the
+    block must call it.
 
     Args:
         combine, dtypes: as for ``row_reduction``.
@@ -84,30 +89,35 @@ def column_reduction(combine: str, dtypes: Sequence[str], lanes: int = 1) -> str
     lane_values = [values[count * lane :][:count] for lane in range(lanes)]
     suffixes = ["", *(f" + {32 * 32 * lane}" for lane in range(1, lanes))]
 
-    def put() -> list[str]:
-        pairs = zip(lane_values, suffixes, strict=True)
-        return [text for own, at in pairs for text in _put(shared, f"place{at}", own, dtypes)]
+    lane_pairs = list(zip(lane_values, suffixes, strict=True))  # variables, offset of their arrays
 
-    def combined(own: Sequence[str], at: str) -> str:
-        others = _get(shared, f"place + 32 * half{at}", dtypes)
-        return f"{', '.join(own)} = {combine}({', '.join([*own, *others])})"
+    def store_lanes() -> list[str]:
+        return [
+            text
+            for variables, suffix in lane_pairs
+            for text in _stores_text(shared, f"place{suffix}", variables, dtypes)
+        ]
+
+    def combine_lane(variables: Sequence[str], suffix: str) -> str:
+        others = _loads_text(shared, f"place + 32 * half{suffix}", dtypes)
+        return f"{', '.join(variables)} = {combine}({', '.join([*variables, *others])})"
 
     results = [
         text
-        for own, at in zip(lane_values, suffixes, strict=True)
-        for text in _assign(own, _get(shared, f"cuda.threadIdx.x{at}", dtypes))
+        for variables, suffix in lane_pairs
+        for text in _assign(variables, _loads_text(shared, f"cuda.threadIdx.x{suffix}", dtypes))
     ]
     source = [
         "@device_function",
         f"def column_{combine}({', '.join([*values, *shared])}):",
         "    place = 32 * cuda.threadIdx.y + cuda.threadIdx.x",
-        *(f"    {text}" for text in put()),
+        *(f"    {text}" for text in store_lanes()),
         "    barrier()",
         "    half = cuda.blockDim.y >> 1",
         "    while half > 0:",
         "        if cuda.threadIdx.y < half:",
-        *(f"            {combined(*pair)}" for pair in zip(lane_values, suffixes, strict=True)),
-        *(f"            {text}" for text in put()),
+        *(f"            {combine_lane(*pair)}" for pair in lane_pairs),
+        *(f"            {text}" for text in store_lanes()),
         "        barrier()",
         "        half = half >> 1",
         *(f"    {text}" for text in results),
@@ -117,6 +127,7 @@ def column_reduction(combine: str, dtypes: Sequence[str], lanes: int = 1) -> str
     return "\n".join(source)
 
 
+# Printers of the device function, by the direction of a group in its block.
 GROUP_REDUCTIONS: dict[str, Callable[[str, Sequence[str]], str]] = {
     "row": row_reduction,
     "column": column_reduction,
@@ -124,6 +135,7 @@ GROUP_REDUCTIONS: dict[str, Callable[[str, Sequence[str]], str]] = {
 
 
 def _numbered(name: str, dtypes: Sequence[str]) -> list[str]:
+    """Names of variables, one for each component."""
     return [f"{name}{number}" for number in range(len(dtypes))]
 
 
@@ -137,24 +149,25 @@ def _butterfly(combine: str, values: Sequence[str], indent: str) -> list[str]:
     return statements
 
 
-def _put(
+def _stores_text(
     shared: Sequence[str], index: str, values: Sequence[str], dtypes: Sequence[str]
 ) -> list[str]:
     triples = zip(shared, values, dtypes, strict=True)
     return [f"{array}[{index}] = {narrow(value, dtype)}" for array, value, dtype in triples]
 
 
-def _get(shared: Sequence[str], index: str, dtypes: Sequence[str]) -> list[str]:
+def _loads_text(shared: Sequence[str], index: str, dtypes: Sequence[str]) -> list[str]:
     pairs = zip(shared, dtypes, strict=True)
     return [widen(f"{array}[{index}]", dtype) for array, dtype in pairs]
 
 
 def _assign(targets: Sequence[str], expressions: Sequence[str]) -> list[str]:
-    return [f"{t} = {e}" for t, e in zip(targets, expressions, strict=True)]
+    pairs = zip(targets, expressions, strict=True)
+    return [f"{target} = {expression}" for target, expression in pairs]
 
 
 def to_bits(value: str, dtype: str) -> str:
-    """The bits of a value of a compute dtype as uint64."""
+    """The expression of a value's bits as uint64; 32-bit floats are zero-extended."""
     if dtype in ("float32", "float64"):
         value = f"bitcast({value}, np.uint{dtype[5:]})"
     return f"np.uint64({value})"

@@ -1,6 +1,8 @@
-"""Compile generated CUDA kernels through the kernel cache; loading needs neither Numba nor a GPU.
+"""Build generated CUDA kernels through the kernel cache; loading needs neither Numba nor a GPU.
 
 A key is a digest of the kernel's canonical text, of the compiler's own source, and of versions.
+
+Tests: tests/targets/cuda/test_cuda_cache.py, tests/targets/test_kernel_keys.py.
 """
 
 from __future__ import annotations
@@ -13,7 +15,7 @@ from gpuflow import kir
 from gpuflow.base.caches import cache as cached
 from gpuflow.base.config import config
 from gpuflow.base.records import record
-from gpuflow.compiler.cache.kernel_cache import Entry, KernelCache, cache_key, source_digest
+from gpuflow.compiler.cache.kernel_cache import CacheEntry, KernelCache, cache_key, source_digest
 from gpuflow.compiler.cache.versions import version_of
 from gpuflow.compiler.debugging import show
 from gpuflow.compiler.planning.plan import KernelStep, Step
@@ -27,12 +29,12 @@ from gpuflow.targets.cuda.codegen.printing.printers import CudaSource, print_sch
 from gpuflow.targets.cuda.codegen.schedules.launch_config import schedule_cuda, schedules_to_try
 
 # Modules, and folders of modules, on which the code of a kernel depends; all are in its key.
-_EMITTERS = (kir, parsing, kernel_walk, printer, llvm, schedules, printing, intrinsics, codegen)
+_CODE_MODULES = (kir, parsing, kernel_walk, printer, llvm, schedules, printing, intrinsics, codegen)
 # Packages whose versions are in every key, as another compiler may generate other code.
 PACKAGES = ("numba", "llvmlite", "numba-cuda", "nvidia-nvvm", "nvidia-nvjitlink", "cuda-core")
 
 # Fields of CudaObject that an entry stores with the code.
-_USAGE = ("ptx", "registers", "spill_bytes", "shared_bytes")
+_STORED_FIELDS = ("ptx", "registers", "spill_bytes", "shared_bytes")
 
 # The architecture for builds without a GPU: Hopper.
 DEFAULT_COMPUTE_CAPABILITY = (9, 0)
@@ -59,10 +61,10 @@ def cache_key_inputs(compute_capability: tuple[int, int]) -> tuple[str, ...]:
     one finds the kernels that were built there.
     """
     major, minor = compute_capability
-    foreign = dict(config.environment.kernel_versions)
-    versions = tuple(foreign.get(package) or version_of(package) for package in PACKAGES)
+    configured = dict(config.environment.kernel_versions)
+    versions = tuple(configured.get(package) or version_of(package) for package in PACKAGES)
     settings = " ".join(config.environment.numba)
-    return ("cuda", f"sm_{major}{minor}", source_digest(_EMITTERS), *versions, settings)
+    return ("cuda", f"sm_{major}{minor}", source_digest(_CODE_MODULES), *versions, settings)
 
 
 def compile_cuda(
@@ -79,7 +81,7 @@ def compile_cuda(
     Args:
         kernel: a kernel that ``kir.verify`` accepts.
         cache: built kernels in memory and on disk; thread-safe.
-        compute_capability: architecture of the GPU that will run it; this one need not have any.
+        compute_capability: architecture of the GPU that will run it; this machine needs no GPU.
         vectorize: as for ``print_cuda``. If the kernel allows no vectors, both values give the same
             kernel.
 
@@ -92,7 +94,9 @@ def compile_cuda(
         CudaToolchainError: if the kernel must be built and packages are missing.
     """
     build = generated_build(kernel, compute_capability, vectorize)
-    return cache.once(build.key, lambda: _from_entry(kernel, cache.get(build.key, build.entry)))
+    return cache.load_once(
+        build.key, lambda: _from_entry(kernel, cache.get(build.key, build.entry))
+    )
 
 
 @record
@@ -109,7 +113,7 @@ class GeneratedBuild:
     vectorize: bool
     compute_capability: tuple[int, int]
 
-    def entry(self) -> Entry:
+    def entry(self) -> CacheEntry:
         """Build the kernel and return its cache entry."""
         return _build(self.kernel, self.vectorize, self.compute_capability, self.key)
 
@@ -118,7 +122,7 @@ def generated_build(
     kernel: Kernel, compute_capability: tuple[int, int], vectorize: bool
 ) -> GeneratedBuild:
     """The build of a kernel; arguments are those of ``compile_cuda``."""
-    vectorize = schedule_cuda(kernel, vectorize).width > 1
+    vectorize = schedule_cuda(kernel, vectorize).vector_width > 1
     key = _key(kernel, compute_capability, vectorize)
     return GeneratedBuild(key, kernel, vectorize, compute_capability)
 
@@ -130,7 +134,7 @@ def cuda_source_path(
     vectorize: bool = True,
 ) -> Path | None:
     """The file of a built kernel's source; None if the cache has no files."""
-    vectorize = schedule_cuda(kernel, vectorize).width > 1
+    vectorize = schedule_cuda(kernel, vectorize).vector_width > 1
     return cache.path(_key(kernel, compute_capability, vectorize), "py")
 
 
@@ -154,7 +158,9 @@ def cuda_kernels(
     return [compile_cuda(kernel, cache, compute_capability) for kernel in kernels]
 
 
-def _build(kernel: Kernel, vectorize: bool, compute_capability: tuple[int, int], key: str) -> Entry:
+def _build(
+    kernel: Kernel, vectorize: bool, compute_capability: tuple[int, int], key: str
+) -> CacheEntry:
     show(1, f"build {kernel.name}", lambda: f"cache miss {key}")
     show(3, f"kernel {kernel.name}", lambda: kernel_text(kernel))
     best: CudaKernel | None = None
@@ -162,7 +168,7 @@ def _build(kernel: Kernel, vectorize: bool, compute_capability: tuple[int, int],
         source = print_scheduled(kernel, launch)
         show(4, f"source {kernel.name}", lambda source=source: source.text)
         built = build_cuda(
-            source.text, source.entry, source.signature, compute_capability, launch.bounds
+            source.text, source.entry, source.signature, compute_capability, launch.max_threads
         )
         if best is None or built.spill_bytes < best.built.spill_bytes:
             best = CudaKernel(source, built)
@@ -173,38 +179,40 @@ def _build(kernel: Kernel, vectorize: bool, compute_capability: tuple[int, int],
     return _to_entry(best)
 
 
-def _to_entry(kernel: CudaKernel) -> Entry:
+def _to_entry(kernel: CudaKernel) -> CacheEntry:
+    """The cache entry of a kernel; ``_from_entry`` restores it. Entries on disk have these keys."""
     source = kernel.source
     choices = {
         "signature": list(source.signature),
-        "vectorize": source.launch.width > 1,
-        "small_tile": source.launch.small_tile,
-        "tile": source.launch.tile,
+        "vectorize": source.launch.vector_width > 1,
+        "small_tile": source.launch.is_small_block,
+        "tile": source.launch.register_vectors,
     }
     return entry_of(kernel.built, source.text, choices)
 
 
-def _from_entry(kernel: Kernel, entry: Entry) -> CudaKernel:
+def _from_entry(kernel: Kernel, entry: CacheEntry) -> CudaKernel:
     """Restore a kernel: its launch configuration follows from ``kernel`` and three choices."""
-    info: dict[str, Any] = entry.info
-    launch = schedule_cuda(kernel, info["vectorize"], info["small_tile"], info["tile"])
-    source = CudaSource(entry.source, entry.entry, tuple(info["signature"]), launch)
+    choices: dict[str, Any] = entry.metadata
+    launch = schedule_cuda(kernel, choices["vectorize"], choices["small_tile"], choices["tile"])
+    source = CudaSource(entry.source, entry.entry, tuple(choices["signature"]), launch)
     return CudaKernel(source, object_of(entry))
 
 
-def entry_of(built: CudaObject, text: str, info: Mapping[str, Any] | None = None) -> Entry:
+def entry_of(built: CudaObject, text: str, metadata: Mapping[str, Any] | None = None) -> CacheEntry:
     """The cache entry of a built kernel; ``object_of`` is the inverse.
 
     Args:
         built: the kernel.
         text: its source text.
-        info: further data for ``info`` of the entry.
+        metadata: further metadata of the entry, of types that JSON has.
     """
-    usage = {name: getattr(built, name) for name in _USAGE}
-    return Entry(built.cubin, "cubin", text, built.entry, info={**usage, **(info or {})})
+    fields = {name: getattr(built, name) for name in _STORED_FIELDS}
+    metadata = {**fields, **(metadata or {})}
+    return CacheEntry(built.cubin, "cubin", text, built.entry, metadata=metadata)
 
 
-def object_of(entry: Entry) -> CudaObject:
+def object_of(entry: CacheEntry) -> CudaObject:
     """The built kernel of an entry of ``entry_of``."""
-    usage = {name: entry.info[name] for name in _USAGE}
-    return CudaObject(cubin=entry.code, entry=entry.entry, **usage)
+    fields = {name: entry.metadata[name] for name in _STORED_FIELDS}
+    return CudaObject(cubin=entry.code, entry=entry.entry, **fields)

@@ -4,19 +4,21 @@ A block computes 32 columns, or a row. If that leaves most of a GPU idle, the re
 (``compiler/schedules/split``): the chunks, their remainder, and their combination are separate
 launches. The number of chunks depends on the shape alone, so that results do not depend on the
 device. All thresholds are guesses: nothing was measured on a GPU.
+
+Tests: tests/targets/cuda/test_gpu_splits.py, tests/compiler/test_schedules.py.
 """
 
 from __future__ import annotations
 
 from math import prod
 
-from gpuflow.compiler.lowering.call_layout import sizes_of
+from gpuflow.compiler.lowering.call_layout import extents_of
 from gpuflow.compiler.lowering.lower import KernelCall
 from gpuflow.compiler.schedules.schedule import Allocate, Schedule
 from gpuflow.compiler.schedules.split import split_kernel
 from gpuflow.compiler.schedules.split_calls import Cut, split_calls
 from gpuflow.compiler.schedules.split_slots import slot_maps_of
-from gpuflow.kir.nodes import Kernel, remembered
+from gpuflow.kir.nodes import Kernel, memoized
 from gpuflow.targets.cuda.codegen.schedules.launch_config import WARP, schedule_cuda
 
 SMALLEST_SPLIT = 1 << 18  # elements; fewer take about as long as another launch
@@ -36,34 +38,40 @@ def _applies(kernel: Kernel) -> bool:
 
 
 def _choose(call: KernelCall) -> Cut | None:
+    """The cut of a call's reduced axis; None if blocks are many or the reduction is small."""
     split = split_kernel(call.kernel) if call.points >= SMALLEST_SPLIT else None
     if split is None or not split.retained:
         return None
-    sizes, strategy = sizes_of(call), _strategy(call.kernel)
-    outs, rows = prod([sizes[axis] for axis in split.retained]), sizes[split.rows]
-    target, max_chunks = TARGET_BLOCKS // outs, MAX_CHUNKS
+    sizes, strategy = extents_of(call), _strategy(call.kernel)
+    # Results of the reduction, each a column or a row, and the extent of the axis that is split.
+    result_count = prod([sizes[axis] for axis in split.retained])
+    split_extent = sizes[split.split_axis]
+    target, max_chunks = TARGET_BLOCKS // result_count, MAX_CHUNKS
     if strategy == "column":
-        target = TARGET_BLOCKS * WARP // outs if outs < WARP else TARGET_BLOCKS // -(-outs // WARP)
-        max_chunks = max(MAX_CHUNKS, MAX_NARROW_CHUNKS // outs)
-    chunks_of_one = call.points // outs // MIN_CHUNK[strategy]
-    limit = min(target, chunks_of_one, rows, max_chunks)
+        target = TARGET_BLOCKS // -(-result_count // WARP)
+        if result_count < WARP:
+            target = TARGET_BLOCKS * WARP // result_count
+        max_chunks = max(MAX_CHUNKS, MAX_NARROW_CHUNKS // result_count)
+    long_enough_chunks = call.points // result_count // MIN_CHUNK[strategy]
+    limit = min(target, long_enough_chunks, split_extent, max_chunks)
     if limit < 2:
         return None
     # Chunks without a remainder save a launch.
-    even = (chunks for chunks in range(limit, limit // 2, -1) if rows % chunks == 0)
-    chunks = next((chunks for chunks in even if chunks > 1), limit)
-    each = rows // chunks
-    return Cut(chunks, each, 1, rows - chunks * each)
+    divisors = (count for count in range(limit, limit // 2, -1) if split_extent % count == 0)
+    chunks = next((count for count in divisors if count > 1), limit)
+    chunk_rows = split_extent // chunks
+    return Cut(chunks, chunk_rows, 1, split_extent - chunks * chunk_rows)
 
 
 def _rewrite(call: KernelCall, cut: Cut, allocate: Allocate) -> tuple[KernelCall, ...]:
     split = split_kernel(call.kernel)
     assert split is not None  # there is a cut
-    return split_calls(call, split, cut, sizes_of(call), slot_maps_of(call.kernel), allocate)
+    return split_calls(call, split, cut, extents_of(call), slot_maps_of(call.kernel), allocate)
 
 
 def _strategy(kernel: Kernel) -> str:
-    return remembered(kernel, schedule_cuda, False).strategy
+    """The strategy of the launch configuration, see ``launch_config``."""
+    return memoized(kernel, schedule_cuda, False).strategy
 
 
 SPLIT_REDUCTIONS = Schedule("split reductions", _applies, _choose, _rewrite, is_last=True)
