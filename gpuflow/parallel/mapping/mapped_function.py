@@ -3,16 +3,51 @@
 from __future__ import annotations
 
 import functools
-from collections.abc import Callable, Hashable
+from collections.abc import Callable, Hashable, Sequence
 from typing import Any, Generic, TypeVar
 
+from gpuflow.base import tree
+from gpuflow.base.records import record
 from gpuflow.control.jit_options import name_of
+from gpuflow.core.jaxpr import ClosedJaxpr
+from gpuflow.core.staging import hoist_consts, trace_to_jaxpr
 from gpuflow.core.trace import Tracer
 from gpuflow.runtime.distributed import DistributedArray, gathered
 from gpuflow.runtime.sharded import ShardedArray
 
 Options = TypeVar("Options")
 Program = TypeVar("Program")
+
+
+@record
+class OutputLayout:
+    """The outputs of a mapped function, as tracing found them.
+
+    Attributes:
+        tree: their structure.
+        mapped: for each one its mapped axis (pmap) or its PartitionSpec (shard_map).
+        unequal: names of outputs that may differ between devices although they are not mapped. The
+            program returns all their elements as additional outputs, to compare them.
+    """
+
+    tree: tree.TreeDef
+    mapped: tuple[Any, ...]
+    unequal: tuple[str, ...] = ()
+
+
+@record(eq=False)
+class MappedOutputs:
+    """A pytree that the program of a mapped function returns: outputs, with their layout."""
+
+    values: Sequence[Any]
+    layout: OutputLayout
+
+
+tree.register_node(
+    MappedOutputs,
+    lambda outputs: (outputs.values, outputs.layout),
+    lambda layout, values: MappedOutputs(list(values), layout),
+)
 
 
 class MappedFunction(Generic[Options, Program]):
@@ -57,6 +92,25 @@ class MappedFunction(Generic[Options, Program]):
             if keep(program):
                 self._programs[key] = program
         return program
+
+
+def trace_outputs(
+    function: Callable[..., MappedOutputs], avals: Sequence[Any], name: str
+) -> tuple[ClosedJaxpr, Sequence[Any], OutputLayout]:
+    """Trace the program of one memory.
+
+    Returns:
+        The program, whose first inputs are the values that it captures; these values; its outputs.
+    """
+    layouts = []
+
+    def listed(*values: Any) -> Sequence[Any]:
+        outputs = function(*values)
+        layouts.append(outputs.layout)
+        return outputs.values
+
+    jaxpr, consts = trace_to_jaxpr(listed, avals, (), name)
+    return ClosedJaxpr(hoist_consts(jaxpr)), consts, layouts[0]
 
 
 def in_one_memory(leaf: Any) -> Any:

@@ -10,6 +10,7 @@ from __future__ import annotations
 import functools
 from collections.abc import Callable, Sequence
 from contextlib import nullcontext
+from dataclasses import replace
 from typing import Any, Generic, ParamSpec, TypeVar
 
 from gpuflow.base import tree
@@ -34,14 +35,19 @@ from gpuflow.control.mapped_axes import (
 from gpuflow.control.stages import Lowered
 from gpuflow.core.argument_kinds import explained
 from gpuflow.core.communicator import Across, Within
-from gpuflow.core.jaxpr import ClosedJaxpr
 from gpuflow.core.rules import AxisData
 from gpuflow.core.sharding import NamedSharding, PartitionSpec
-from gpuflow.core.staging import hoist_consts, trace_to_jaxpr
 from gpuflow.core.trace import Tracer
 from gpuflow.ops.effects.device_put import sharding_constraint
 from gpuflow.ops.layout.transpose import move_axis
-from gpuflow.parallel.mapping.mapped_function import MappedFunction, has_no_tracers, in_one_memory
+from gpuflow.parallel.mapping.mapped_function import (
+    MappedFunction,
+    MappedOutputs,
+    OutputLayout,
+    has_no_tracers,
+    in_one_memory,
+    trace_outputs,
+)
 from gpuflow.parallel.mapping.pmap_axes import (
     NO_NAME,
     PmapOptions,
@@ -76,25 +82,22 @@ class PmapFunction(MappedFunction[PmapOptions, Mapped], Generic[_P, _T]):
     def __call__(self, *args: _P.args, **kwargs: _P.kwargs) -> _T:
         leaves, mapped = self._prepared(args, kwargs)
         if mapped.memories is None:
-            outs = mapped.run(*map(functools.partial(_constrained, mapped), leaves, mapped.axes))
+            outputs = mapped.run(*map(functools.partial(_constrained, mapped), leaves, mapped.axes))
         else:
-            outs = mapped.in_memories(leaves, operand_avals(leaves), self.name)
-        return tree.unflatten(mapped.out_tree, self._finished(mapped, outs))
-
-    def _finished(self, mapped: Mapped, outs: list[Any]) -> list[Any]:
-        """Convert outputs of the program to leaves of the result: checks and shardings."""
-        if mapped.unequal:
-            outs = without_tests(mapped, outs, self.name)
-        return list(map(functools.partial(_placed, mapped), outs, mapped.targets))
+            outputs = mapped.in_memories(leaves, operand_avals(leaves), self.name)
+        layout = outputs.layout
+        return tree.unflatten(layout.tree, _finished(mapped, layout, outputs.values))
 
     def lower(self, *args: Any, **kwargs: Any) -> Lowered:
         """Trace for arguments or ShapeDtypeStructs, without running anything."""
         leaves, mapped = self._prepared(args, kwargs)
         lowered = mapped.run.lower(*leaves)
         dynamic = tuple(arg for k, arg in enumerate(args) if k not in self._options.static)
-        finish = functools.partial(self._finished, mapped)
+        count = lowered.out_tree.num_leaves
+        layout = tree.unflatten(lowered.out_tree, [None] * count).layout
+        finish = functools.partial(_finished, mapped, layout)
         in_tree = tree.structure((dynamic, kwargs))
-        return lowered.of_trees(in_tree, mapped.out_tree, self.name, finish)
+        return lowered.of_trees(in_tree, layout.tree, self.name, finish)
 
     def _prepared(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> tuple[list[Any], Mapped]:
         """Check the arguments; return their leaves, and the program for their signature."""
@@ -190,31 +193,34 @@ class PmapFunction(MappedFunction[PmapOptions, Mapped], Generic[_P, _T]):
         axis_name = options.axis_name if neighbors is None else Within(neighbors.name)
         axis = AxisData(axis_name, size, has_devices=True)
 
-        def user(*values: Any) -> list[Any]:
+        def user(layouts: list[OutputLayout], *values: Any) -> list[Any]:
             dynamic_args, kwargs = tree.unflatten(in_tree, values)
             remaining = iter(dynamic_args)
             count = len(dynamic_args) + len(fixed)
             full = [fixed[k] if k in fixed else next(remaining) for k in range(count)]
             result = self._function(*full, **kwargs)
-            outs, mapped.out_tree = tree.flatten(result)
-            mapped.targets = leaf_axes("pmap", "out_axes", options.out_axes, result)
+            outs, out_tree = tree.flatten(result)
+            targets = leaf_axes("pmap", "out_axes", options.out_axes, result)
+            layouts.append(OutputLayout(out_tree, tuple(targets)))
             return outs
 
-        def flat(*values: Any) -> list[Any]:
+        def flat(*values: Any) -> MappedOutputs:
             uniform: list[bool] = []
+            layouts: list[OutputLayout] = []
+            function = functools.partial(user, layouts)
             with nullcontext() if neighbors is None else in_scope(neighbors, count):
-                outs, dims = batch_flat(user, axis, values, axes, uniform)
-            mapped.unequal = []
-            results, tests = [], []
-            for k, (out, dim, target) in enumerate(safe_zip(outs, dims, mapped.targets)):
+                outs, dims = batch_flat(function, axis, values, axes, uniform)
+            (layout,) = layouts
+            results, tests, unequal = [], [], []
+            for k, (out, dim, target) in enumerate(safe_zip(outs, dims, layout.mapped)):
                 if target is None and dim is not None:
                     if not uniform[k] and config.environment.check:
-                        mapped.unequal.append(output_name(mapped.out_tree, k, self.name))
+                        unequal.append(output_name(layout.tree, k, self.name))
                         tests.append(move_axis(out, dim, 0))
                     out, dim = equal_element(out, dim), None
-                where = functools.partial(output_name, mapped.out_tree, k, self.name)
+                where = functools.partial(output_name, layout.tree, k, self.name)
                 results.append(output_at("pmap", out, dim, target, size, where))
-            return [*results, *tests]
+            return MappedOutputs([*results, *tests], replace(layout, unequal=tuple(unequal)))
 
         donated = donated_leaves(dynamic, options)
         jitted = JitFunction(flat, JitOptions(donate_argnums=donated))
@@ -222,9 +228,16 @@ class PmapFunction(MappedFunction[PmapOptions, Mapped], Generic[_P, _T]):
         if memories is not None:
             pairs = safe_zip(avals, mapped.in_shardings(avals))
             local = [local_aval(aval, sharding, memories) for aval, sharding in pairs]
-            jaxpr, mapped.consts = trace_to_jaxpr(flat, local, (), self.name)
-            mapped.traced = ClosedJaxpr(hoist_consts(jaxpr))
+            traced = trace_outputs(flat, local, self.name)
+            mapped.traced, mapped.consts, mapped.layout = traced
         return mapped
+
+
+def _finished(mapped: Mapped, layout: OutputLayout, outs: Sequence[Any]) -> list[Any]:
+    """Convert outputs of the program to leaves of the result: checks and shardings."""
+    if layout.unequal:
+        outs = without_tests(layout, outs)
+    return list(map(functools.partial(_placed, mapped), outs, layout.mapped))
 
 
 def _placed(mapped: Mapped, out: Any, target: int | None) -> Any:

@@ -15,6 +15,7 @@ from gpuflow.control.jit_function import JitFunction
 from gpuflow.core.jaxpr import ClosedJaxpr
 from gpuflow.core.sharding import NamedSharding, PartitionSpec
 from gpuflow.core.trace import Tracer
+from gpuflow.parallel.mapping.mapped_function import MappedOutputs, OutputLayout
 from gpuflow.parallel.mapping.pmap_axes import mesh_of
 from gpuflow.parallel.mapping.shard_map_call import bind_shard_map
 from gpuflow.runtime.device import Device
@@ -26,17 +27,14 @@ class Mapped:
     """The program for arguments of one structure and type.
 
     Attributes:
-        run: the jitted function of leaves, used if there is one memory.
+        run: the jitted function of leaves that returns MappedOutputs, used if there is one memory.
         devices: one device for each element of the axis.
         name: name of the mesh axis.
         memories: the memories that run it; None if there is only one.
         axes: the mapped axis of each leaf; None if it is replicated.
         donated: indices of donated leaves.
-        traced, consts: the program of one of several memories, and its captured values.
-        out_tree: structure of the outputs; set by tracing.
-        targets: mapped axis of each output; set by tracing.
-        unequal: names of outputs that may differ between devices, although out_axes is None. The
-            program returns all their elements as additional outputs, to compare them.
+        traced, consts, layout: the program of one of several memories, its captured values, and
+            its outputs.
         shardings: cache of ``sharding``.
     """
 
@@ -48,9 +46,7 @@ class Mapped:
     donated: Sequence[int]
     traced: ClosedJaxpr | None = None
     consts: Sequence[Any] = ()
-    out_tree: Any = None
-    targets: list[int | None] = field(default_factory=list)
-    unequal: list[str] = field(default_factory=list)
+    layout: OutputLayout | None = None
     shardings: dict[tuple[int | None, int], NamedSharding] = field(default_factory=dict)
 
     def sharding(self, target: int | None, rank: int) -> NamedSharding:
@@ -68,12 +64,12 @@ class Mapped:
         pairs = safe_zip(self.axes, avals)
         return tuple(self.sharding(axis, aval.ndim) for axis, aval in pairs)
 
-    def in_memories(self, leaves: Sequence[Any], avals: Sequence[Any], name: str) -> list[Any]:
+    def in_memories(self, leaves: Sequence[Any], avals: Sequence[Any], name: str) -> MappedOutputs:
         """Run or record the program in several memories, and return its outputs."""
-        assert self.memories is not None and self.traced is not None
+        assert self.memories is not None and self.traced is not None and self.layout is not None
         ranks = [aval.ndim for aval in self.traced.out_avals]
-        targets = [*self.targets, *[0] * len(self.unequal)]
-        return bind_shard_map(
+        targets = [*self.layout.mapped, *[0] * len(self.layout.unequal)]
+        outs = bind_shard_map(
             self.traced,
             leaves,
             self.consts,
@@ -83,16 +79,17 @@ class Mapped:
             out_shardings=tuple(self.sharding(*pair) for pair in safe_zip(targets, ranks)),
             donated=[k in self.donated for k in range(len(leaves))],
         )
+        return MappedOutputs(outs, self.layout)
 
 
-def without_tests(mapped: Mapped, outs: Sequence[Any], name: str) -> list[Any]:
+def without_tests(layout: OutputLayout, outs: Sequence[Any]) -> list[Any]:
     """Compare the additional outputs of GPUFLOW_CHECK=1, and drop them.
 
     Raises:
         ValueError: if an output with out_axes=None differs between devices.
     """
-    count = len(mapped.targets)
-    for out, which in zip(outs[count:], mapped.unequal, strict=True):
+    count = len(layout.mapped)
+    for out, which in zip(outs[count:], layout.unequal, strict=True):
         if isinstance(out, Tracer):
             continue
         rows = np.asarray(out)

@@ -27,12 +27,18 @@ from gpuflow.core.aval import aval_of
 from gpuflow.core.jaxpr import ClosedJaxpr
 from gpuflow.core.rules import AxisData
 from gpuflow.core.sharding import NamedSharding, PartitionSpec
-from gpuflow.core.staging import hoist_consts, trace_to_jaxpr
 from gpuflow.core.trace import Tracer, eval_trace, thread_state
 from gpuflow.ops.collectives.named_axes import repeat_in_front
 from gpuflow.ops.effects.device_put import sharding_constraint
 from gpuflow.ops.layout.transpose import move_axis
-from gpuflow.parallel.mapping.mapped_function import MappedFunction, has_no_tracers, in_one_memory
+from gpuflow.parallel.mapping.mapped_function import (
+    MappedFunction,
+    MappedOutputs,
+    OutputLayout,
+    has_no_tracers,
+    in_one_memory,
+    trace_outputs,
+)
 from gpuflow.parallel.mapping.pmap_axes import is_inside
 from gpuflow.parallel.mapping.shard_map_call import bind_shard_map, local_aval
 from gpuflow.parallel.mapping.shard_map_options import ShardMapOptions, check_inputs, counts_of
@@ -51,21 +57,20 @@ class _Blocks:
         memories: the memories that run it; None if there is only one.
         within: from a mesh axis to its number of elements in a memory.
         names: from a mesh axis to the name of its factor within a memory.
-        run: ``(*leaves) -> leaves``, on the shards of a memory.
+        run: ``(*leaves) -> MappedOutputs``, on the shards of a memory.
         jitted: ``run`` as a jitted function, if there is one memory.
-        traced, consts: the program of one of several memories, and its captured values.
-        out_tree, specs: structure and specs of the outputs; set by tracing.
+        traced, consts, layout: the program of one of several memories, its captured values, and
+            its outputs.
     """
 
     memories: Memories | None
     within: Mapping[Any, int]
     names: dict[Any, Any]
-    run: Callable[..., list[Any]] = field(init=False)
+    run: Callable[..., MappedOutputs] = field(init=False)
     jitted: JitFunction[..., Any] = field(init=False)
     traced: ClosedJaxpr = field(init=False)
     consts: Sequence[Any] = ()
-    out_tree: Any = None
-    specs: list[PartitionSpec] = field(default_factory=list)
+    layout: OutputLayout = field(init=False)
 
     def scope(self) -> AbstractContextManager[None]:
         """Alias the user's axes to their factors across memories and within one."""
@@ -104,13 +109,13 @@ class ShardMapFunction(MappedFunction[ShardMapOptions, _Blocks]):
             lambda program: has_no_tracers(program.consts),
         )
         if memories is not None:
-            outs = self._bind(blocks, leaves, specs, memories)
-        elif thread_state.trace is eval_trace:
-            outs = [self._placed(blocks, x, k) for k, x in enumerate(blocks.jitted(*leaves))]
+            return tree.unflatten(blocks.layout.tree, self._bind(blocks, leaves, specs, memories))
+        if thread_state.trace is eval_trace:
+            outputs, put = blocks.jitted(*leaves), self._placed
         else:
-            outs = blocks.run(*map(self._constrained, leaves, specs))
-            outs = list(map(self._constrained, outs, blocks.specs))
-        return tree.unflatten(blocks.out_tree, outs)
+            outputs, put = blocks.run(*map(self._constrained, leaves, specs)), self._constrained
+        layout = outputs.layout
+        return tree.unflatten(layout.tree, list(map(put, outputs.values, layout.mapped)))
 
     def _bind(
         self,
@@ -126,7 +131,7 @@ class ShardMapFunction(MappedFunction[ShardMapOptions, _Blocks]):
             name=self.name,
             memories=memories,
             in_shardings=tuple(map(self._sharding, specs)),
-            out_shardings=tuple(map(self._sharding, blocks.specs)),
+            out_shardings=tuple(map(self._sharding, blocks.layout.mapped)),
         )
 
     @cached_property
@@ -144,11 +149,9 @@ class ShardMapFunction(MappedFunction[ShardMapOptions, _Blocks]):
         sharding = self._sharding(spec)
         return sharding_constraint(value, sharding) if isinstance(value, Tracer) else value
 
-    def _placed(self, blocks: _Blocks, out: Any, index: int) -> Any:
+    def _placed(self, out: Any, spec: PartitionSpec) -> Any:
         whole = whole_of(out)
-        if type(whole) is not Array:
-            return out
-        return with_sharding(whole, self._sharding(blocks.specs[index]))
+        return with_sharding(whole, self._sharding(spec)) if type(whole) is Array else out
 
     def _make(
         self,
@@ -163,31 +166,30 @@ class ShardMapFunction(MappedFunction[ShardMapOptions, _Blocks]):
         else:
             inner_names = {name: memories.local_names(name)[-1] for name in options.axes}
             blocks = _Blocks(memories, memories.within, inner_names)
-        program = self._level(0, blocks, specs, functools.partial(self._user, blocks, in_tree))
-        blocks.run = run = functools.partial(self._run, blocks, specs, program)
+        blocks.run = run = functools.partial(self._run, blocks, specs, in_tree)
         if memories is None:
             blocks.jitted = JitFunction(run, JitOptions())
             return blocks
         shardings = map(self._sharding, specs)
         pairs = safe_zip(avals, shardings)
         local = [local_aval(aval, sharding, memories) for aval, sharding in pairs]
-        jaxpr, blocks.consts = trace_to_jaxpr(run, local, (), self.name)
-        blocks.traced = ClosedJaxpr(hoist_consts(jaxpr))
+        blocks.traced, blocks.consts, blocks.layout = trace_outputs(run, local, self.name)
         return blocks
 
-    def _user(self, blocks: _Blocks, in_tree: Any, *values: Any) -> list[Any]:
-        """Call the user's function on leaves; records structure and specs of the outputs."""
+    def _user(self, layouts: list[OutputLayout], in_tree: Any, *values: Any) -> list[Any]:
+        """Call the user's function on leaves; appends the layout of its outputs."""
         result = self._function(*tree.unflatten(in_tree, values))
-        outs, blocks.out_tree = tree.flatten(result)
-        blocks.specs = specs_of("out_specs", self._options.out_specs, result, self.name)
-        for k, (out, spec) in enumerate(safe_zip(outs, blocks.specs)):
+        outs, out_tree = tree.flatten(result)
+        specs = specs_of("out_specs", self._options.out_specs, result, self.name)
+        for k, (out, spec) in enumerate(safe_zip(outs, specs)):
             counts_of(
                 self._options,
                 spec,
                 aval_of(out).shape,
                 "out_specs",
-                lambda k=k: output_name(blocks.out_tree, k, self.name),
+                lambda k=k: output_name(out_tree, k, self.name),
             )
+        layouts.append(OutputLayout(out_tree, tuple(specs)))
         return outs
 
     def _level(
@@ -195,7 +197,8 @@ class ShardMapFunction(MappedFunction[ShardMapOptions, _Blocks]):
         depth: int,
         blocks: _Blocks,
         specs: Sequence[PartitionSpec],
-        user: Callable[..., list[Any]],
+        in_tree: Any,
+        layouts: list[OutputLayout],
     ) -> Callable[..., list[Any]]:
         """The program for blocks at one index along the first ``depth`` axes.
 
@@ -203,8 +206,8 @@ class ShardMapFunction(MappedFunction[ShardMapOptions, _Blocks]):
         """
         axes = self._options.axes
         if depth == len(axes):
-            return user
-        name, inner = axes[depth], self._level(depth + 1, blocks, specs, user)
+            return functools.partial(self._user, layouts, in_tree)
+        name, inner = axes[depth], self._level(depth + 1, blocks, specs, in_tree, layouts)
         axis = AxisData(
             blocks.names[name],
             blocks.within[name],
@@ -217,7 +220,7 @@ class ShardMapFunction(MappedFunction[ShardMapOptions, _Blocks]):
             uniform: list[bool] = []
             outs, out_dims = batch_flat(inner, axis, values, dims, uniform)
             return [
-                self._gathered(out, dim, name, blocks, uniform[k], k)
+                self._gathered(out, dim, name, blocks.within[name], layouts[0], uniform[k], k)
                 for k, (out, dim) in enumerate(safe_zip(outs, out_dims))
             ]
 
@@ -227,26 +230,37 @@ class ShardMapFunction(MappedFunction[ShardMapOptions, _Blocks]):
         self,
         blocks: _Blocks,
         specs: Sequence[PartitionSpec],
-        program: Callable[..., list[Any]],
+        in_tree: Any,
         *leaves: Any,
-    ) -> list[Any]:
+    ) -> MappedOutputs:
         """Run the program on whole arrays, or on the shards of a memory."""
         axes, sizes = self._options.axes, blocks.within
+        layouts: list[OutputLayout] = []
+        program = self._level(0, blocks, specs, in_tree, layouts)
         operands = [into_blocks(leaf, spec, axes, sizes) for leaf, spec in safe_zip(leaves, specs)]
         with blocks.scope():
             checked = expand_names(axes) if self._options.check_vma else ()
             varying = config.override("varying_axes", checked)
             with varying, config.override("mesh", self._options.inner_mesh):
                 outs = program(*operands)
-        return [out_of_blocks(out, spec, axes) for out, spec in safe_zip(outs, blocks.specs)]
+        (layout,) = layouts
+        pairs = safe_zip(outs, layout.mapped)
+        return MappedOutputs([out_of_blocks(out, spec, axes) for out, spec in pairs], layout)
 
     def _gathered(
-        self, out: Any, dim: int | None, name: Any, blocks: _Blocks, is_uniform: bool, k: int
+        self,
+        out: Any,
+        dim: int | None,
+        name: Any,
+        size: int,
+        layout: OutputLayout,
+        is_uniform: bool,
+        k: int,
     ) -> Any:
-        """Move the axis of an output to the front if its spec names it, else remove it."""
-        spec = blocks.specs[k]
+        """Move the axis of output ``k`` to the front if its spec names it, else remove it."""
+        spec = layout.mapped[k]
         if name in all_names(spec):
-            return _in_front(out, dim, blocks.within[name])
+            return _in_front(out, dim, size)
         if dim is None:
             return out
         check(
@@ -254,7 +268,7 @@ class ShardMapFunction(MappedFunction[ShardMapOptions, _Blocks]):
             lambda: (
                 f"[shard_map] an output that out_specs does not split over mesh axis "
                 f"{name!r} must be equal along it; got {spec} for "
-                f"{output_name(blocks.out_tree, k, self.name)}, which may vary. Fix: name the axis "
+                f"{output_name(layout.tree, k, self.name)}, which may vary. Fix: name the axis "
                 f"in out_specs, reduce over it with lax.psum, or pass check_vma=False."
             ),
             ValueError,
