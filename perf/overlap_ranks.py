@@ -68,10 +68,10 @@ def main() -> None:
     world.inner = slow = SlowSums(world.inner)
     beside = make_step()
     beside()
-    whole, pipeline.overlap = pipeline.overlap, lambda program: program
+    whole, pipeline.overlap_collectives = pipeline.overlap_collectives, lambda program: program
     behind = make_step()
     behind()
-    pipeline.overlap = whole
+    pipeline.overlap_collectives = whole
     best: dict[tuple[str, float], float] = {}
     for _ in range(ROUNDS):
         for delay in DELAYS:

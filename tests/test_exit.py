@@ -72,7 +72,7 @@ CLASSES = [
     loader._Memory,
     graph_api.LaunchGraph,
     gemm_lt.LtProduct,
-    device_memory.Block,
+    device_memory.MemoryBlock,
     memory._block_class(4096),
 ]
 

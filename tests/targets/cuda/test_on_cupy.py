@@ -228,12 +228,12 @@ def test_cublaslt_has_what_we_call():
         gemm_lt._AUX_POINTER,
         gemm_lt._AUX_LD,
     )
-    assert preference.MAX_WORKSPACE_BYTES == gemm_lt._MOST_WORKSPACE
-    assert preference.REDUCTION_SCHEME_MASK == gemm_lt._REDUCTIONS
+    assert preference.MAX_WORKSPACE_BYTES == gemm_lt._MAX_WORKSPACE_BYTES
+    assert preference.REDUCTION_SCHEME_MASK == gemm_lt._REDUCTION_SCHEMES
     aligned = [getattr(preference, f"MIN_ALIGNMENT_{x}_BYTES") for x in "ABCD"]
-    assert tuple(aligned) == gemm_lt._ALIGNMENTS
+    assert tuple(aligned) == gemm_lt._MIN_ALIGNMENTS
     schemes = lt.ReductionScheme
-    assert schemes.INPLACE | schemes.COMPUTE_TYPE == gemm_lt._IN_PLACE_OR_FLOAT32
+    assert schemes.INPLACE | schemes.COMPUTE_TYPE == gemm_lt._INPLACE_OR_FLOAT32
     epilogues = {
         lt.Epilogue.BIAS: gemm_lt.Epilogue(bias=True),
         lt.Epilogue.RELU_AUX_BIAS: gemm_lt.Epilogue("relu", bias=True, keeps=True),
@@ -245,5 +245,5 @@ def test_cublaslt_has_what_we_call():
         lt.Epilogue.DGELU_BGRAD: gemm_lt.Epilogue("gelu", bias=True, gradient=True),
     }
     for number, epilogue in epilogues.items():
-        assert gemm_lt._number(epilogue) == number, epilogue
+        assert gemm_lt._epilogue_code(epilogue) == number, epilogue
     assert lt.matmul_heuristic_result_dtype.itemsize == gemm_lt._RESULT_BYTES
