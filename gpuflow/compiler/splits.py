@@ -23,9 +23,9 @@ MeshAxes = tuple[tuple[Any, ...], ...]
 # From the name of a mesh axis to the number of chunks along it; those that split nothing left out.
 Counts = Mapping[Any, int]
 
-# Functions of reductions whose results a collective combines.
-_COMBINED = ("add", "max", "min")
-_COMBINED_OF_BOOLS = ("add", "or", "max", "and", "min")
+# From the function of a reduction to the collective that combines the results of shards.
+_COLLECTIVES = {"add": "sum", "max": "max", "min": "min"}
+_COLLECTIVES_OF_BOOLS = {"add": "max", "or": "max", "max": "max", "and": "min", "min": "min"}
 
 
 @record
@@ -54,11 +54,11 @@ def chunk_size(size: int, count: int) -> int:
     return -(-size // count)
 
 
-def combined_by(eqn: Eqn) -> str | None:
-    """The function with which a collective combines results along reduced axes; None: none."""
-    function = eqn.primitive.lower.combine_shards
+def collective_of(eqn: Eqn) -> str | None:
+    """The collective that combines results along reduced axes: sum, max or min; None: none."""
     is_bool = dtypes.is_bool(eqn.outputs[0].aval.dtype)
-    return function if function in (_COMBINED_OF_BOOLS if is_bool else _COMBINED) else None
+    collectives = _COLLECTIVES_OF_BOOLS if is_bool else _COLLECTIVES
+    return collectives.get(eqn.primitive.lower.combine_shards)
 
 
 def factors_of_product(eqn: Eqn, product: Product) -> list[Factor]:
@@ -88,7 +88,7 @@ def factors_of(
         keeps_few_rows: whether the result may have fewer rows than devices along an axis, because
             its readers exchange rows too, as in a roll.
     """
-    out, is_combined = correspondence.outs[0], combined_by(eqn) is not None
+    out, is_combined = correspondence.outs[0], collective_of(eqn) is not None
     slides = dict(correspondence.slides)
     factors = []
     for axis, size in enumerate(correspondence.sizes):

@@ -7,7 +7,7 @@ memories hold, as stencil codes do.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 from gpuflow.base.records import record
@@ -73,3 +73,30 @@ class Sliding:
         before = first * self.base + self.low
         covered = (size - 1) * self.stride + self.span
         return before, covered - before - (count - 1) * self.base - 1
+
+
+def sliding_halo(
+    windows: Mapping[int, Sliding],
+    rows_of: Callable[[int, tuple[int, int]], Sequence[Rows]],
+    apply: Callable[..., Any],
+    fill: Callable[[int, Sequence[Any]], Any] | None = None,
+) -> Halo:
+    """The halo of an op whose windows slide over padded operands.
+
+    Args:
+        windows: from output dimensions to the window that slides along each.
+        rows_of: ``(dim, (first, count)) -> Rows of each operand`` that are read along ``dim``.
+        apply: ``(bind, pads, *operands) -> block``; ``pads`` has (low, high) of the op on a block,
+            for the dimensions of the block.
+        fill: see ``Halo``.
+    """
+
+    def rows(dim: int, start: int, size: int) -> Sequence[Rows] | None:
+        found = windows[dim].rows(start, size) if dim in windows else None
+        return None if found is None else rows_of(dim, found)
+
+    def apply_to_rows(bind: Any, starts: Any, shape: Any, *operands: Any) -> Any:
+        pads = {dim: windows[dim].padding(shape[dim]) for dim in starts}
+        return apply(bind, pads, *operands)
+
+    return Halo(rows, apply_to_rows, fill)

@@ -21,7 +21,7 @@ from gpuflow.base import dtypes
 from gpuflow.base.errors import check
 from gpuflow.core.aval import ShapedArray, aval_of
 from gpuflow.core.blocks import Convolution
-from gpuflow.core.halo import Halo, Sliding
+from gpuflow.core.halo import Halo, Sliding, sliding_halo
 from gpuflow.core.lowering import Library
 from gpuflow.core.rules import AxisData, Zero, is_undefined, zero_tangent
 from gpuflow.ops.contractions.few_outputs import convolved_by_taps, has_few_outputs
@@ -399,34 +399,27 @@ def _halo(ins: Sequence[ShapedArray], out: ShapedArray, params: dict[str, Any]) 
     """Windows slide over the rows of lhs; rhs is whole."""
     del out
     left, right, result = params["dimension_numbers"]
-    space = _sizes(ins[1], right.space)
-    slides = [
-        Sliding(stride, low, base, dilated(size, dilation))
-        for size, stride, (low, _), base, dilation in zip(
-            space,
+    windows = {
+        dim: Sliding(stride, low, base, dilated(size, dilation))
+        for dim, size, stride, (low, _), base, dilation in zip(
+            result.space,
+            _sizes(ins[1], right.space),
             params["window_strides"],
             params["padding"],
             params["lhs_dilation"],
             params["rhs_dilation"],
             strict=True,
         )
-    ]
+        if size
+    }
+    dim_of_lhs = dict(zip(result.space, left.space, strict=True))
 
-    def rows(dim: int, start: int, size: int) -> Sequence[Any] | None:
-        if dim not in result.space:
-            return None
-        k = result.space.index(dim)
-        found = slides[k].rows(start, size) if space[k] else None
-        return None if found is None else [(left.space[k], *found), None]
+    def apply(bind: Any, pads: Any, lhs: Any, rhs: Any) -> Any:
+        edges = zip(result.space, params["padding"], strict=True)
+        padding = tuple(pads.get(dim, low_high) for dim, low_high in edges)
+        return bind(lhs, rhs, **{**params, "padding": padding})
 
-    def apply(bind: Any, starts: Any, shape: Any, lhs: Any, rhs: Any) -> Any:
-        pads = [
-            slides[k].padding(shape[dim]) if dim in starts else edges
-            for k, (dim, edges) in enumerate(zip(result.space, params["padding"], strict=True))
-        ]
-        return bind(lhs, rhs, **{**params, "padding": tuple(pads)})
-
-    return Halo(rows, apply)
+    return sliding_halo(windows, lambda dim, rows: [(dim_of_lhs[dim], *rows), None], apply)
 
 
 conv_p = define(

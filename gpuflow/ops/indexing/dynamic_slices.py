@@ -31,7 +31,7 @@ from gpuflow.ops.elementwise.convert import convert_element_type
 from gpuflow.ops.elementwise.identities import constant_of
 from gpuflow.ops.elementwise.nary import unbroadcast
 from gpuflow.ops.elementwise.select import clamp, select_n
-from gpuflow.ops.indexing.rows import row_gather
+from gpuflow.ops.indexing.rows import row_gather, signed_indices
 from gpuflow.ops.indexing.updating import Component, can_be_updated, counted
 from gpuflow.ops.indexing.updating import update as build_update
 from gpuflow.ops.layout.axes import broadcast_in_dim, insert_axis
@@ -268,12 +268,7 @@ def _slice_chunk(dim: int, params: dict[str, Any]) -> Any:
 
 def _start_within(start: Any, last: int) -> Any:
     """An index clamped to [0, last], as int32."""
-    aval = aval_of(start)
-    if dtypes.is_unsigned(aval.dtype) and aval.dtype.itemsize >= 4:
-        start = clamp(0, start, last)  # as a signed number it might be negative
-    if aval.dtype.itemsize < 4:
-        start = convert_element_type(start, np.int32)
-    return convert_element_type(clamp(0, start, last), np.int32)
+    return convert_element_type(clamp(0, signed_indices(start, last), last), np.int32)
 
 
 def dynamic_slice(

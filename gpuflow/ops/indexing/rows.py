@@ -274,6 +274,14 @@ def row_gather(x: Any, indices: Any, mode: str = "fill", batch_dims: int = 0) ->
     return row_gather_p.bind(x, indices, mode=mode, batch_dims=batch_dims)
 
 
+def signed_indices(indices: Any, limit: int) -> Any:
+    """Indices as int32 or int64; wide unsigned ones above ``limit`` become ``limit``."""
+    dtype = aval_of(indices).dtype
+    if dtypes.is_unsigned(dtype) and dtype.itemsize >= 4:
+        indices = clamp(0, indices, limit)  # as a signed number it might be negative
+    return indices if dtype == np.int64 else convert_element_type(indices, np.int32)
+
+
 def _gather_chunk(dim: int, params: dict[str, Any]) -> Any:
     """Rows of other chunks are zeros; those out of bounds are filled by the first chunk."""
     mode, b = params["mode"], params["batch_dims"]
@@ -281,11 +289,7 @@ def _gather_chunk(dim: int, params: dict[str, Any]) -> Any:
         return None
 
     def apply(bind: Any, start: Any, size: int, x: Any, indices: Any) -> Any:
-        dtype = aval_of(indices).dtype
-        if dtypes.is_unsigned(dtype) and dtype.itemsize >= 4:
-            indices = clamp(0, indices, size)  # as a signed number it might be negative
-        if aval_of(indices).dtype != np.int64:
-            indices = convert_element_type(indices, np.int32)
+        indices = signed_indices(indices, size)
         if mode == "clip":
             indices = clamp(0, indices, size - 1)
         first = convert_element_type(start, aval_of(indices).dtype)

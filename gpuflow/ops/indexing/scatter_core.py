@@ -36,6 +36,7 @@ from gpuflow.ops.indexing.dimension_numbers import (
     scatter_windows,
 )
 from gpuflow.ops.indexing.lane_scatters import scatter_of_lane
+from gpuflow.ops.indexing.rows import signed_indices
 from gpuflow.ops.indexing.scatter_shares import can_be_shared, scatter_by_shares
 from gpuflow.ops.indexing.updating import Component, can_be_updated, counted, update
 from gpuflow.ops.layout.axes import broadcast_in_dim, squeeze_p
@@ -286,11 +287,7 @@ def _halo(ins: Sequence[ShapedArray], out: ShapedArray, params: Any) -> Halo:
 
     def apply(bind: Any, starts: Any, shape: Any, x: Any, indices: Any, updates: Any) -> Any:
         del shape
-        dtype = aval_of(indices).dtype
-        if dtypes.is_unsigned(dtype) and dtype.itemsize >= 4:
-            indices = clamp(0, indices, max(out.shape))  # as signed numbers they might be negative
-        if dtype != np.int64:
-            indices = convert_element_type(indices, np.int32)
+        indices = signed_indices(indices, max(out.shape))
         aval = aval_of(indices)
 
         def of_all(vector: Any) -> Any:

@@ -11,25 +11,29 @@ from typing import Any
 import numpy as np
 
 from gpuflow.core.aval import ShapedArray, aval_of
-from gpuflow.core.halo import Halo, Sliding
+from gpuflow.core.halo import Halo, Sliding, sliding_halo
 from gpuflow.core.primitive import registry
 from gpuflow.ops.elementwise.arithmetic import sub
+from gpuflow.ops.layout.computed_slices import Bound
 from gpuflow.ops.layout.transpose import move_axis
 
 
-def _bounds(params: dict[str, Any]) -> list[tuple[int, int, int]]:
+def slice_bounds(params: dict[str, Any]) -> list[Bound]:
+    """The start, limit and step of ``slice`` in each dimension, from its params."""
     starts, limits = params["start_indices"], params["limit_indices"]
     return list(zip(starts, limits, params["strides"] or (1,) * len(starts)))
 
 
-def _params(bounds: Sequence[tuple[int, int, int]]) -> dict[str, Any]:
-    starts, limits, strides = zip(*bounds)
+def slice_params(bounds: Sequence[Bound]) -> dict[str, Any]:
+    """The params of ``slice``, from its start, limit and step in each dimension."""
+    starts, limits, steps = (tuple(values) for values in zip(*bounds))
+    strides = None if all(step == 1 for step in steps) else steps
     return {"start_indices": starts, "limit_indices": limits, "strides": strides}
 
 
 def slice_halo(ins: Sequence[ShapedArray], out: ShapedArray, params: Any) -> Halo:
     """Rows of a block of ``slice``."""
-    bounds, whole = _bounds(params), ins[0].shape
+    bounds, whole = slice_bounds(params), ins[0].shape
 
     def rows(dim: int, start: int, size: int) -> Sequence[Any]:
         first, _, step = bounds[dim]
@@ -41,14 +45,14 @@ def slice_halo(ins: Sequence[ShapedArray], out: ShapedArray, params: Any) -> Hal
             (0, size, bounds[d][2]) if d in starts or whole[d] == out.shape[d] else bounds[d]
             for d, size in enumerate(aval_of(x).shape)
         ]
-        return bind(x, **_params(local))
+        return bind(x, **slice_params(local))
 
     return Halo(rows, apply)
 
 
 def slice_chunk(dim: int, params: dict[str, Any]) -> Any:
     """The rows of a slice that are in a chunk of its operand; those of other chunks are zeros."""
-    bounds = _bounds(params)
+    bounds = slice_bounds(params)
 
     def apply(bind: Any, start: Any, size: int, x: Any) -> Any:
         del size
@@ -59,7 +63,7 @@ def slice_chunk(dim: int, params: dict[str, Any]) -> Any:
         shape = aval_of(rows).shape
         local = [(first, min(limit, n), step) for (first, limit, step), n in zip(bounds, shape)]
         local[dim] = (0, shape[dim], 1)
-        return bind(rows, **_params(local))
+        return bind(rows, **slice_params(local))
 
     return apply
 
@@ -68,17 +72,14 @@ def pad_halo(ins: Sequence[Any], out: Any, params: Any) -> Halo:
     """Rows of a block of ``pad``: a window of one element slides over the dilated operand."""
     del ins, out
     config = params["padding_config"]
-    slides = [Sliding(1, low, interior + 1, 1) for low, _, interior in config]
+    windows = {d: Sliding(1, low, interior + 1, 1) for d, (low, _, interior) in enumerate(config)}
 
-    def rows(dim: int, start: int, size: int) -> Sequence[Any] | None:
-        found = slides[dim].rows(start, size)
-        return None if found is None else [(dim, *found), None]
-
-    def apply(bind: Any, starts: Any, shape: Any, x: Any, value: Any) -> Any:
+    def apply(bind: Any, pads: Any, x: Any, value: Any) -> Any:
         edges = [
-            (*slides[d].padding(shape[d]), interior) if d in starts else (low, high, interior)
-            for d, (low, high, interior) in enumerate(config)
+            (*pads.get(d, (low, high)), interior) for d, (low, high, interior) in enumerate(config)
         ]
         return bind(x, value, padding_config=tuple(edges))
 
-    return Halo(rows, apply, lambda number, operands: operands[1])
+    return sliding_halo(
+        windows, lambda dim, rows: [(dim, *rows), None], apply, lambda number, operands: operands[1]
+    )

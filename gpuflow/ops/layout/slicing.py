@@ -34,7 +34,13 @@ from gpuflow.ops.layout.axes import (
 from gpuflow.ops.layout.batch_dims import batch_to_dim
 from gpuflow.ops.layout.computed_slices import Bound, computed_slices
 from gpuflow.ops.layout.pad_rewrites import added_pads, padded_rows, padded_stores
-from gpuflow.ops.layout.slice_blocks import pad_halo, slice_chunk, slice_halo
+from gpuflow.ops.layout.slice_blocks import (
+    pad_halo,
+    slice_bounds,
+    slice_chunk,
+    slice_halo,
+    slice_params,
+)
 from gpuflow.ops.zeros import full, instantiate
 
 Config = tuple[tuple[int, int, int], ...]
@@ -151,7 +157,7 @@ def _slice_partitionable(ins: Sequence[ShapedArray], out: ShapedArray, params: A
 def _slice_simplify(eqn: Any, definition: Any, build: Any) -> list[Any] | None:
     """Simplify full slices, slices of slices, and slices of ops with their own rule."""
     x = eqn.inputs[0]
-    bounds = _bounds(eqn)
+    bounds = slice_bounds(eqn.params)
     if x.aval is eqn.outputs[0].aval:
         return [x]
     source = definition(x)
@@ -159,12 +165,12 @@ def _slice_simplify(eqn: Any, definition: Any, build: Any) -> list[Any] | None:
         return None
 
     def cut(atom: Any, bounds: Sequence[Bound]) -> Any:
-        return build.apply(slice_p, atom, **_slice_params(bounds))
+        return build.apply(slice_p, atom, **slice_params(bounds))
 
     if source.primitive is slice_p:
         composed = [
             (first + start * by, first + (limit - 1) * by + 1, step * by)
-            for (first, _, by), (start, limit, step) in zip(_bounds(source), bounds)
+            for (first, _, by), (start, limit, step) in zip(slice_bounds(source.params), bounds)
         ]
         return [cut(source.inputs[0], composed)]
     rule = source.primitive.lower
@@ -174,12 +180,6 @@ def _slice_simplify(eqn: Any, definition: Any, build: Any) -> list[Any] | None:
         return None
     result = rule.sliced(source, bounds, cut, definition, build)
     return None if result is None else [result]
-
-
-def _bounds(eqn: Any) -> list[Bound]:
-    params = eqn.params
-    steps = _steps(params["strides"], len(params["start_indices"]))
-    return list(zip(params["start_indices"], params["limit_indices"], steps))
 
 
 def merged_slices(first: Any, second: Any, dimension: int, build: Any) -> Any:
@@ -192,20 +192,14 @@ def merged_slices(first: Any, second: Any, dimension: int, build: Any) -> Any:
         return None
     if first.inputs[0] is not second.inputs[0]:
         return None
-    left, right = _bounds(first), _bounds(second)
+    left, right = slice_bounds(first.params), slice_bounds(second.params)
     start, limit, step = left[dimension]
     follows = right[dimension][0] == start + len(range(start, limit, step)) * step
     others = all(a == b for d, (a, b) in enumerate(zip(left, right)) if d != dimension)
     if not (follows and others and right[dimension][2] == step):
         return None
     left[dimension] = (start, right[dimension][1], step)
-    return build.apply(slice_p, first.inputs[0], **_slice_params(left))
-
-
-def _slice_params(bounds: Sequence[Bound]) -> dict[str, Any]:
-    starts, limits, steps = (tuple(values) for values in zip(*bounds))
-    strides = None if all(step == 1 for step in steps) else steps
-    return {"start_indices": starts, "limit_indices": limits, "strides": strides}
+    return build.apply(slice_p, first.inputs[0], **slice_params(left))
 
 
 def slice_(
@@ -494,7 +488,7 @@ def _pad_simplify(eqn: Any, definition: Any, build: Any) -> list[Any] | None:
     bounds = [(-low, n + high, 1) for n, (low, high, _) in zip(x.aval.shape, config)]
     if any(start >= limit for start, limit, _ in bounds):
         return None
-    return [build.apply(slice_p, x, **_slice_params(bounds))] if bounds else [x]
+    return [build.apply(slice_p, x, **slice_params(bounds))] if bounds else [x]
 
 
 def _pad_partitionable(ins: Sequence[Any], out: Any, params: Any) -> Any:

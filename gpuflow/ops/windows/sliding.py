@@ -8,7 +8,7 @@ from typing import Any
 from gpuflow.base import dtypes
 from gpuflow.base.errors import check
 from gpuflow.core.aval import ShapedArray
-from gpuflow.core.halo import Halo, Sliding
+from gpuflow.core.halo import Halo, Sliding, sliding_halo
 from gpuflow.ops.contractions.convolution import Dims, Pads, dilated, window_count
 from gpuflow.ops.define import is_ordered
 
@@ -80,30 +80,30 @@ def window_halo(
     neutral: Callable[[Any], Any], ins: Sequence[ShapedArray], out: ShapedArray, params: Any
 ) -> Halo:
     """Rows of a block of a window reduction; ``neutral`` gives the padding of a dtype."""
-    slides = [
-        Sliding(stride, low, base, dilated(window, dilation))
-        for window, stride, (low, _), base, dilation in zip(
-            params["window_dimensions"],
-            params["window_strides"],
-            params["padding"],
-            params["base_dilation"],
-            params["window_dilation"],
-            strict=True,
+    windows = {
+        dim: Sliding(stride, low, base, dilated(window, dilation))
+        for dim, (window, stride, (low, _), base, dilation) in enumerate(
+            zip(
+                params["window_dimensions"],
+                params["window_strides"],
+                params["padding"],
+                params["base_dilation"],
+                params["window_dilation"],
+                strict=True,
+            )
         )
-    ]
+    }
 
-    def rows(dim: int, start: int, size: int) -> Sequence[Any] | None:
-        found = slides[dim].rows(start, size)
-        return None if found is None else [(dim, *found)] * len(ins)
+    def apply(bind: Any, pads: Any, *operands: Any) -> Any:
+        padding = tuple(pads.get(dim, edges) for dim, edges in enumerate(params["padding"]))
+        return bind(*operands, **{**params, "padding": padding})
 
-    def apply(bind: Any, starts: Any, shape: Any, *operands: Any) -> Any:
-        pads = [
-            slides[d].padding(shape[d]) if d in starts else edges
-            for d, edges in enumerate(params["padding"])
-        ]
-        return bind(*operands, **{**params, "padding": tuple(pads)})
-
-    return Halo(rows, apply, lambda number, operands: neutral(out.dtype))
+    return sliding_halo(
+        windows,
+        lambda dim, rows: [(dim, *rows)] * len(ins),
+        apply,
+        lambda number, operands: neutral(out.dtype),
+    )
 
 
 def window_partitionable(ins: Sequence[ShapedArray], out: ShapedArray, params: Any) -> Any:

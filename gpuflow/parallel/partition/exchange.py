@@ -21,6 +21,7 @@ from gpuflow.ops.layout.concatenate import concatenate
 from gpuflow.ops.layout.iota import iota
 from gpuflow.ops.layout.slicing import slice_in_dim
 from gpuflow.ops.zeros import full
+from gpuflow.parallel.partition.resharding import padded
 
 
 def rows_of_memory(
@@ -68,8 +69,8 @@ def _cut(x: Any, dim: int, exchange: Exchange, start: Any) -> Any:
     """The range of an array that each memory has whole; zeros out of bounds."""
     before = max(0, -min(exchange.starts))
     after = max(0, max(exchange.starts) + exchange.length - exchange.size)
-    padded = concatenate([_zeros(x, dim, before), x, _zeros(x, dim, after)], dim)
-    return _slice(padded, dim, add(start, np.int32(before)), exchange.length)
+    start = add(start, np.int32(before))
+    return _slice(padded(x, dim, before, after), dim, start, exchange.length)
 
 
 def _received(x: Any, dim: int, exchange: Exchange, number: Any, across: Across) -> Any:

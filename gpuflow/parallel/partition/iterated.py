@@ -15,7 +15,7 @@ from gpuflow.compiler.splits import (
     Factor,
     MeshAxes,
     choose,
-    combined_by,
+    collective_of,
     factors_of,
     factors_of_product,
     operand_axes,
@@ -25,7 +25,6 @@ from gpuflow.core.aval import ShapedArray, aval_of
 from gpuflow.core.blocks import Product
 from gpuflow.core.halo import Halo
 from gpuflow.core.jaxpr import Eqn
-from gpuflow.core.primitive import Primitive
 from gpuflow.ops.collectives.psum import psum_p
 from gpuflow.ops.collectives.reduce import pmax_p, pmin_p
 from gpuflow.ops.elementwise.arithmetic import mul
@@ -33,12 +32,16 @@ from gpuflow.ops.reductions.reduce import highest, lowest
 from gpuflow.parallel.partition.exchange import rows_of_memory, where_rows
 from gpuflow.parallel.partition.readers import Readers
 from gpuflow.parallel.partition.resharding import is_even, local_params, local_shape
-from gpuflow.parallel.partition.shards import Shards, Split
+from gpuflow.parallel.partition.shards import Shards, Split, splits_of
 from gpuflow.runtime.memories import Memories
 
-# From the function of a reduction to the collective that combines the results of memories.
-_COLLECTIVES = {"add": psum_p, "max": pmax_p, "min": pmin_p}
-_COLLECTIVES_OF_BOOLS = {"add": pmax_p, "or": pmax_p, "max": pmax_p, "and": pmin_p, "min": pmin_p}
+_COLLECTIVES = {"sum": psum_p, "max": pmax_p, "min": pmin_p}
+# From a collective to the element, by dtype, that changes no result.
+_NEUTRAL: dict[Any, Callable[[Any], Any]] = {
+    "sum": lambda dtype: 0,
+    "max": lambda dtype: False if dtypes.is_bool(dtype) else lowest(dtype),
+    "min": lambda dtype: True if dtypes.is_bool(dtype) else highest(dtype),
+}
 
 # Called with an equation, the mesh axes that its operands lose, and the bytes that are gathered.
 Lost = Callable[[Eqn, Sequence[Any], int], None]
@@ -183,8 +186,8 @@ def _block_of_rows(
     var, memories = eqn.outputs[0], shards.memories
     shape, starts, rows = local_shape(var.aval, out, memories), {}, list(values)
     for axis, dims in slides.items():
-        count = shards.count(out[axis])
-        starts[axis] = mul(shards.number(out[axis]), np.int32(shape[axis]))
+        count, number = shards.count(out[axis]), shards.number(out[axis])
+        starts[axis] = mul(number, np.int32(shape[axis]))
         for k, dim in enumerate(dims):
             if dim is None:
                 continue
@@ -193,7 +196,6 @@ def _block_of_rows(
             exchange = plan_exchange(first, length, size)
             fill = 0 if halo.fill is None else halo.fill(k, values)
             across = memories.across(out[axis][0]) if have[k][dim] == out[axis] else None
-            number = shards.number(out[axis])
             rows[k] = rows_of_memory(rows[k], dim, exchange, number, across, fill)
     block = halo.apply(eqn.primitive.bind, starts, tuple(shape), *rows)
     return [Split(block, var.aval, out)]
@@ -210,24 +212,15 @@ def _with_neutral_rows(
     values: Sequence[Any],
 ) -> list[Any]:
     """Operands whose elements beyond the whole array are neutral, where a dimension is uneven."""
-    function, results = eqn.primitive.lower.combine_shards, list(values)
+    collective, results = collective_of(eqn), list(values)
     for axis, names in reduced.items():
         for k, links in enumerate(correspondence.reads):
             for dim in [d for d, a in links if a == axis]:
                 aval = eqn.inputs[k].aval
                 if not is_even(aval.shape[dim], names, shards.memories):
-                    neutral = _NEUTRAL[function](aval.dtype)
+                    neutral = _NEUTRAL[collective](aval.dtype)
                     results[k] = _masked(shards, results[k], dim, aval.shape[dim], names, neutral)
     return results
-
-
-_NEUTRAL: dict[Any, Callable[[Any], Any]] = {
-    "add": lambda dtype: 0,
-    "or": lambda dtype: 0,
-    "and": lambda dtype: 1,
-    "max": lambda dtype: False if dtypes.is_bool(dtype) else lowest(dtype),
-    "min": lambda dtype: True if dtypes.is_bool(dtype) else highest(dtype),
-}
 
 
 def _masked(shards: Shards, x: Any, dim: int, size: int, names: Sequence[Any], neutral: Any) -> Any:
@@ -253,17 +246,17 @@ def _combined(
     if not partial:
         return applied(eqn, values, dim_axes, memories)
     outs = applied(_with_float32_result(eqn), values, dim_axes, memories)
-    collective = _collective(eqn)
+    collective = collective_of(eqn)
     if outs is None or collective is None:
         return None
     results = []
     for out, var in safe_zip(outs, eqn.outputs):
-        if collective is psum_p:
+        if collective == "sum":
             dtype = None if aval_of(out.value).dtype == var.aval.dtype else var.aval.dtype
             results.append(Split(out.value, var.aval, out.dim_axes, partial, dtype))
             continue
         across = tuple(map(memories.across, partial))
-        value = collective.bind(out.value, axes=across, axis_index_groups=None)
+        value = _COLLECTIVES[collective].bind(out.value, axes=across, axis_index_groups=None)
         results.append(Split(value, var.aval, out.dim_axes))
     return results
 
@@ -284,14 +277,7 @@ def applied(
         return None
     outs = eqn.primitive.bind(*values, **params)
     outs = outs if eqn.primitive.multiple_results else [outs]
-    triples = zip(outs, eqn.outputs, dim_axes, strict=True)
-    return [Split(value, var.aval, axes) for value, var, axes in triples]
-
-
-def _collective(eqn: Eqn) -> Primitive | None:
-    """The collective that combines the results of memories; None if there is none."""
-    is_bool = dtypes.is_bool(eqn.outputs[0].aval.dtype)
-    return (_COLLECTIVES_OF_BOOLS if is_bool else _COLLECTIVES).get(combined_by(eqn))
+    return splits_of(eqn, outs, dim_axes)
 
 
 def _with_float32_result(eqn: Eqn) -> Eqn:

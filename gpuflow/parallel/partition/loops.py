@@ -13,7 +13,7 @@ from gpuflow.control.loops.while_loop import bind_while
 from gpuflow.core.jaxpr import ClosedJaxpr, Eqn
 from gpuflow.core.lowering import ScanForm, WhileForm
 from gpuflow.parallel.partition.resharding import MeshAxes, needed
-from gpuflow.parallel.partition.shards import Split
+from gpuflow.parallel.partition.shards import Split, splits_of
 
 
 def partition_loop(
@@ -81,7 +81,7 @@ def _scan(
         reverse=form.reverse,
         unroll=eqn.params.get("unroll", 1),
     )
-    return _splits(eqn, outs, [*carries, *rows])
+    return splits_of(eqn, outs, [*carries, *rows])
 
 
 def _while(partitioner: Any, eqn: Eqn, form: WhileForm, operands: Sequence[Split]) -> list[Any]:
@@ -94,7 +94,7 @@ def _while(partitioner: Any, eqn: Eqn, form: WhileForm, operands: Sequence[Split
     body = partitioner.traced(_closed(form.body), [*consts[first:], *carries], carries)
     values = _values(partitioner, operands, [*consts, *carries])
     outs = bind_while(condition, body, values[:first], values[first:split], values[split:])
-    return _splits(eqn, outs, carries)
+    return splits_of(eqn, outs, carries)
 
 
 def partition_branch(
@@ -114,12 +114,7 @@ def partition_branch(
     ]
     index, *values = _values(partitioner, operands, operand_axes)
     outs = bind_cond(branches, index, values)
-    return _splits(eqn, outs, result_axes)
-
-
-def _splits(eqn: Eqn, outs: Sequence[Any], dim_axes: Sequence[MeshAxes]) -> list[Split]:
-    triples = zip(outs, eqn.outputs, dim_axes, strict=True)
-    return [Split(value, var.aval, axes) for value, var, axes in triples]
+    return splits_of(eqn, outs, result_axes)
 
 
 def _closed(jaxpr: ClosedJaxpr) -> ClosedJaxpr:

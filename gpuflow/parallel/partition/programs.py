@@ -34,7 +34,7 @@ from gpuflow.parallel.partition.resharding import (
     local_shape,
     resharded,
 )
-from gpuflow.parallel.partition.shards import Shards, Split
+from gpuflow.parallel.partition.shards import Shards, Split, splits_of
 from gpuflow.runtime.memories import Memories
 
 # Terms of a sum wait for so many equations: others may be added to them before they are added up
@@ -264,7 +264,7 @@ class Partitioner:
     def _barrier(self, eqn: Eqn, operands: Sequence[Split]) -> list[Split]:
         outs = eqn.primitive.bind(*self._shards.of(operands), **eqn.params)
         outs = outs if eqn.primitive.multiple_results else [outs]
-        return [Split(out, x.aval, x.dim_axes) for out, x in safe_zip(outs, operands)]
+        return splits_of(eqn, outs, [x.dim_axes for x in operands])
 
 
 def _is_empty(eqn: Eqn) -> bool:

@@ -22,9 +22,7 @@ from gpuflow.ops.collectives.all_to_all import all_to_all_p
 from gpuflow.ops.collectives.axis_index import axis_index_p
 from gpuflow.ops.indexing.dynamic_slices import dynamic_slice
 from gpuflow.ops.layout.axes import reshape, squeeze
-from gpuflow.ops.layout.concatenate import concatenate
-from gpuflow.ops.layout.slicing import slice_in_dim
-from gpuflow.ops.zeros import full
+from gpuflow.ops.layout.slicing import pad, slice_in_dim
 from gpuflow.runtime.memories import Memories
 
 
@@ -100,17 +98,17 @@ def resharded(
         if now[dim] == want[dim]:
             continue
         count = prod(memories.between[name] for name in want[dim])
-        x = _with_rows(x, dim, chunk_size(size, count) * count)
+        x = padded(x, dim, 0, chunk_size(size, count) * count - size)
         for k in range(len(want[dim])):
             x = _sliced(x, dim, want[dim][: k + 1], memories)
     return x
 
 
-def _with_rows(x: Any, dim: int, size: int) -> Any:
-    """A value with zeros at the end of a dimension, up to ``size`` rows."""
+def padded(x: Any, dim: int, before: int, after: int) -> Any:
+    """A value with rows of zeros before and after its own."""
     aval = aval_of(x)
-    shape = (*aval.shape[:dim], size - aval.shape[dim], *aval.shape[dim + 1 :])
-    return concatenate([x, full(shape, 0, aval.dtype)], dim)
+    config = [(before, after, 0) if d == dim else (0, 0, 0) for d in range(aval.ndim)]
+    return pad(x, np.zeros((), aval.dtype), config)
 
 
 def _evenly_resharded(

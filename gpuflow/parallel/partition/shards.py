@@ -10,7 +10,6 @@ from typing import Any
 import numpy as np
 
 from gpuflow.base.records import record
-from gpuflow.base.util import safe_zip
 from gpuflow.core.aval import ShapedArray
 from gpuflow.core.jaxpr import Eqn
 from gpuflow.ops.collectives.axis_index import axis_index_p
@@ -133,5 +132,10 @@ class Shards:
         """Bind an equation on unsharded values."""
         outs = eqn.primitive.bind(*values, **eqn.params)
         outs = outs if eqn.primitive.multiple_results else [outs]
-        pairs = safe_zip(outs, eqn.outputs)
-        return [Split(out, var.aval, ((),) * var.aval.ndim) for out, var in pairs]
+        return splits_of(eqn, outs, [((),) * var.aval.ndim for var in eqn.outputs])
+
+
+def splits_of(eqn: Eqn, outs: Sequence[Any], dim_axes: Sequence[MeshAxes]) -> list[Split]:
+    """The results of an equation, from their shards and mesh axes."""
+    triples = zip(outs, eqn.outputs, dim_axes, strict=True)
+    return [Split(value, var.aval, axes) for value, var, axes in triples]
