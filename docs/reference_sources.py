@@ -16,7 +16,7 @@ from typing import Any, get_origin
 
 import gpuflow
 
-LONGEST = 200  # characters of a constant that is printed
+MAX_LENGTH = 200  # characters of a constant that is printed
 
 
 class Plain(str):
@@ -56,7 +56,7 @@ def summary_of(value: Any) -> str:
     if is_documented(value):
         return (inspect.getdoc(value) or "").partition("\n")[0]
     text = text_of(value)
-    return f"`{text}`" if text != "..." and len(text) < LONGEST else ""
+    return f"`{text}`" if text != "..." and len(text) < MAX_LENGTH else ""
 
 
 def names_of(module: ModuleType) -> list[str]:
@@ -178,7 +178,7 @@ def source_of(name: str, value: Any, module: ModuleType) -> str:
     if callable(value) and not is_alias(value):
         return function_source(name, value)
     text = text_of(value)
-    return f"{name} = {text if len(text) < LONGEST else '...'}\n"
+    return f"{name} = {text if len(text) < MAX_LENGTH else '...'}\n"
 
 
 def members_of(module: ModuleType) -> list[tuple[str, Any]]:

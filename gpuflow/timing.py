@@ -20,7 +20,7 @@ WARM_UP_CALLS = 2
 MINIMUM_RUNS = 5
 MAXIMUM_RUNS = 1000
 # A sample shorter than this is made of several calls, for the clock itself costs some 50 ns.
-SHORTEST_SAMPLE = 20e-6
+MIN_SAMPLE = 20e-6
 
 
 @dataclasses.dataclass(frozen=True)
@@ -163,10 +163,10 @@ def timeit(
     for _ in range(WARM_UP_CALLS):
         block_until_ready(function(*args))
     estimate = max(_sample(function, args, 1), 1e-9)
-    if estimate < SHORTEST_SAMPLE * 100:
+    if estimate < MIN_SAMPLE * 100:
         # One pause of the machine must not make a short function look long.
         estimate = max(min(estimate, *[_sample(function, args, 1) for _ in range(4)]), 1e-9)
-    calls = max(1, round(SHORTEST_SAMPLE / estimate))
+    calls = max(1, round(MIN_SAMPLE / estimate))
     if runs is None:
         requested = int(seconds / (estimate * calls))
         runs = min(max(requested, MINIMUM_RUNS), MAXIMUM_RUNS)

@@ -28,7 +28,7 @@ from gpuflow.tree_nodes import register_pytree_with_keys_class as register_pytre
 from gpuflow.tree_nodes import register_static as register_static
 from gpuflow.tree_nodes import static as static
 
-_MOST_CHARACTERS = 300  # of a structure in a message
+_MAX_CHARACTERS = 300  # of a structure in a message
 PyTreeDef = base_tree.TreeDef
 IsLeaf = Callable[[Any], bool] | None
 _Node = TypeVar("_Node")
@@ -160,7 +160,7 @@ def tree_map(f: Callable[..., Any], tree: Any, *rest: Any, is_leaf: IsLeaf = Non
 def _short(treedef: PyTreeDef) -> str:
     """The beginning of a structure's text."""
     text = base_tree.text(treedef)
-    return text if len(text) <= _MOST_CHARACTERS else f"{text[:_MOST_CHARACTERS]}..."
+    return text if len(text) <= _MAX_CHARACTERS else f"{text[:_MAX_CHARACTERS]}..."
 
 
 def _explain_mismatch(op: str, tree: Any, rest: tuple[Any, ...], treedef: PyTreeDef) -> None:

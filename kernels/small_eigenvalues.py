@@ -32,7 +32,7 @@ LOWER = 1  # the triangle that is read
 VECTORS = 1  # eigenvectors are requested too
 LIMIT = 120  # of the exponent by which matrices are scaled
 
-_MOST_SWEEPS = 16
+_MAX_SWEEPS = 16
 
 
 def load_symmetric(source, tile, basis, base, start, size):
@@ -83,7 +83,7 @@ def find_eigenvalues(source, vectors, values, count, size, first, selected):
     players = int32(size + (size & 1))  # with one that pauses, if the size is odd
     epsilon = real(1.2e-7) if not DOUBLE else real(2.3e-16)
     sweep = int32(0)
-    while is_finite and sweep < _MOST_SWEEPS:
+    while is_finite and sweep < _MAX_SWEEPS:
         off_diagonal, total = real(0.0), real(0.0)
         for i in range(size):
             if lane < size:

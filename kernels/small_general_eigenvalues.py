@@ -59,7 +59,7 @@ from gpuflow.kernels.small_schur_real import real_schur
 TILES = 1  # of each matrix
 LEFT, RIGHT = 0, 0  # the vectors that are requested
 
-_MOST_SWEEPS = 16  # of balancing
+_MAX_SWEEPS = 16  # of balancing
 
 
 def find_general_eigenvalues(source, values, left, right, count, size):
@@ -236,7 +236,7 @@ def scale_rows(memory, base, low, high):
     """Balance the norms of rows and columns; returns the exponent of the lane's column."""
     lane = lane_of_warp()
     power, sweep, is_changed = int32(0), int32(0), True
-    while is_changed and sweep < _MOST_SWEEPS:
+    while is_changed and sweep < _MAX_SWEEPS:
         is_changed = False
         for i in range(low, high + 1):
             is_inside = lane >= low and lane <= high

@@ -20,8 +20,8 @@ sys.path.insert(0, str(Path(__file__).resolve().parent))
 from workload import Check, CheckGroup, Workload
 
 _CALLS, _REPEATS, _WARM_UP = 200, 100, 100
-_MOST = 1.2  # times a call of a plain function
-_MOST_OF_A_FRAME = 1.03  # times the function that @explained wraps
+_MAX_RATIO = 1.2  # times a call of a plain function
+_MAX_FRAME_RATIO = 1.03  # times the function that @explained wraps
 
 Call = Callable[[], Any]
 Make = Callable[[Any, Any], Call]
@@ -208,7 +208,7 @@ def measure_kinds(jax: Any, jnp: Any) -> list[Check]:
     least = _in_turn(calls)
     plain = least.pop("function")
     return [
-        Check(f"{name}, of a function", _MOST, seconds / plain, "x", f"{seconds * 1e6:.2f} us")
+        Check(f"{name}, of a function", _MAX_RATIO, seconds / plain, "x", f"{seconds * 1e6:.2f} us")
         for name, seconds in least.items()
     ]
 
@@ -231,7 +231,7 @@ def measure_frames(jax: Any, jnp: Any) -> list[Check]:
     return [
         Check(
             f"{name} with the frame of @explained, of without",
-            _MOST_OF_A_FRAME,
+            _MAX_FRAME_RATIO,
             least[name] / least[f"{name} without"],
             "x",
             f"{least[name] * 1e6:.2f} us",

@@ -33,10 +33,10 @@ from gpu_processes import DEVICE_LOST
 from gpu_rows import BF16, MANY_SIZES, Row, all_rows
 
 L2_TWICE = 1 << 28
-MOST_SETS = 8
+MAX_SETS = 8
 BATCHES = 9
 BATCH_SECONDS = 0.03
-MOST_HOST_CALLS = 40  # a queue that is full would make the host wait
+MAX_HOST_CALLS = 40  # a queue that is full would make the host wait
 SIZES, SIZES_SECONDS = 500, 10.0  # random batch sizes of the last row
 
 
@@ -83,7 +83,7 @@ class Prepared:
         row, framework = self._row, self._framework
         sets = [self._inputs]
         if not self._tiny and not row.host:
-            wanted = min(MOST_SETS, max(1, -(-L2_TWICE // max(self._bytes, 1))))
+            wanted = min(MAX_SETS, max(1, -(-L2_TWICE // max(self._bytes, 1))))
             for seed in range(1, wanted):
                 made = inputs_of(row, self._size, seed)
                 sets.append([framework.array(x) for x in made])
@@ -111,7 +111,7 @@ def calibrated(
     """How many calls take about as long as a batch should."""
     for _ in range(3):  # graphs are recorded at the third call
         seconds = batch(function, sets, framework, 2)
-    most = MOST_HOST_CALLS if is_host else 500
+    most = MAX_HOST_CALLS if is_host else 500
     calls = max(2, min(int(BATCH_SECONDS / max(seconds, 1e-7)), most))
     end = time.perf_counter() + BATCH_SECONDS
     while time.perf_counter() < end:  # an idle GPU has low clocks

@@ -88,7 +88,7 @@ def advice(found: dict[str, float]) -> Iterator[dict[str, Any]]:
     for count in (FEW, MANY):
         sizes = [size for size in COPIES if found[f"copy {size} bytes"] < saved[count]]
         text = f"bytes of a copy on the device that takes less than {count} launches save"
-        yield _limit("_MOST_COPIED_BYTES", text, max(sizes, default=None))
+        yield _limit("_MAX_COPIED_BYTES", text, max(sizes, default=None))
 
 
 def _limit(name: str, what: str, measured: float | None) -> dict[str, Any]:

@@ -37,7 +37,7 @@ _PLATFORMS = (
     "manylinux2014_x86_64",
     "manylinux1_x86_64",
 )
-MOST_BYTES = 64_000_000  # of the tree and of what it brings
+MAX_BYTES = 64_000_000  # of the tree and of what it brings
 ARCHIVE, SITE = "kernels.tar.gz", "site.tar.gz"
 
 COMMANDS = """
@@ -120,10 +120,10 @@ def main(arguments: Sequence[str] | None = None) -> int:
     shutil.copy(prebuild.archive_of(kernels), bring / ARCHIVE)
     count = sum(path.stat().st_size for path in bring.rglob("*") if path.is_file())
     tree = tree_bytes()
-    if count + tree > MOST_BYTES:
+    if count + tree > MAX_BYTES:
         print(
             f"NOT COVERED: {(count + tree) / 1e6:.1f} MB are more than the "
-            f"{MOST_BYTES / 1e6:.0f} MB that may travel"
+            f"{MAX_BYTES / 1e6:.0f} MB that may travel"
         )
         return 1
     sizes = {"tree": tree / 1e6, "more": count / 1e6}

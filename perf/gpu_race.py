@@ -30,7 +30,7 @@ MANY_SIZES_TIME = 25.0
 ROW_RESERVE = 5.0  # a row begins only if so many seconds are left
 VERSION = "version"  # in place of a row's name
 _POLL = 0.002
-_MOST_STARTS_IN_VAIN = 2
+_MAX_FAILED_STARTS = 2
 
 # Takes the name of a row and of a framework, and what came out.
 Note = Callable[[str, str, dict[str, Any]], None]
@@ -77,7 +77,7 @@ class Racer:
     @property
     def is_out(self) -> bool:
         """Whether it does not start."""
-        return self._in_vain >= _MOST_STARTS_IN_VAIN
+        return self._in_vain >= _MAX_FAILED_STARTS
 
     @property
     def is_running(self) -> bool:

@@ -32,7 +32,7 @@ import prose
 
 HERE = Path(__file__).resolve().parent
 SOURCES = ("gpuflow", "kernels", "ptxsim")
-MOST_FILES = 45  # of a room
+MAX_FILES = 45  # of a room
 PREFIXES = ("cpu_", "cuda_", "gpu_")
 # Words that say nothing of the value that they name.
 EMPTY_NAMES = ("found", "own", "given", "made")
@@ -126,7 +126,7 @@ class Source:
 
     @property
     def full_rooms(self) -> list[str]:
-        return [f"{room}: {n}" for room, n in self.rooms.most_common() if n > MOST_FILES]
+        return [f"{room}: {n}" for room, n in self.rooms.most_common() if n > MAX_FILES]
 
     @property
     def prefixed(self) -> list[str]:
@@ -342,7 +342,7 @@ def source_rows(source: Source) -> dict[str, str]:
     empty = ", ".join(f"{name} {names[name]}" for name in EMPTY_NAMES)
     return {
         "files; rooms": f"{len(source.paths)}; {len(source.rooms)}",
-        f"rooms of more than {MOST_FILES} files": f"{len(source.full_rooms)}",
+        f"rooms of more than {MAX_FILES} files": f"{len(source.full_rooms)}",
         "the fullest room": f"{fullest[0]}, {fullest[1]}",
         "files named cpu_, cuda_, gpu_": f"{len(source.prefixed)}",
         "one name in neighboring rooms": f"{len(source.twins)}",

@@ -19,7 +19,7 @@ RHO = (5.0, 13.0)
 # Times that adaptive lanes end at, log-uniform: 10 to 1000 steps.
 TIMES = (1.0, 220.0)
 TOLERANCE = 1e-5  # relative and absolute, of each adaptive step
-MOST_STEPS = 5000  # no lane needs as many
+MAX_STEPS = 5000  # no lane needs as many
 
 # Tsitouras 2011, table 1: the stages' coefficients, the solution's in the last row, which is also
 # the first stage of the next step; and how the solution differs from the one of order 4.
@@ -105,7 +105,7 @@ def tsit5(jax: Any, state: Any, parameters: Any, end: Any) -> Any:
 
     def unfinished(carry: Any) -> Any:
         t, _, _, _, _, count = carry
-        return (t < end) & (count < MOST_STEPS)
+        return (t < end) & (count < MAX_STEPS)
 
     def step(carry: Any) -> Any:
         t, h, previous, state, slope, count = carry
@@ -174,7 +174,7 @@ def _by_solver(ensemble: Any) -> Callable[..., Any]:
         return lorenz(state, (SIGMA, rho, BETA))
 
     def solve(x: Any, y: Any, z: Any, rho: Any, end: Any) -> Any:
-        out = ensemble.solve(slope, (x, y, z), (0.0, end), rho, method=method, max_steps=MOST_STEPS)
+        out = ensemble.solve(slope, (x, y, z), (0.0, end), rho, method=method, max_steps=MAX_STEPS)
         return out.ys, out.steps
 
     return solve

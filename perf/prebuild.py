@@ -38,7 +38,7 @@ from gpu_rows import ATOMIC, NO_KERNELS, chosen
 
 HERE = Path(__file__).resolve().parent
 CAPABILITIES = ("9.0",)
-MOST_BYTES = 40_000_000
+MAX_BYTES = 40_000_000
 PROCESSES = min(os.cpu_count() or 1, 4)  # each has inputs of up to 1 GB
 MANIFEST = "prebuilt.json"
 NO_EPILOGUES_AT_ALL, WITH_CUDNN = "gpuflow without epilogues", "gpuflow with cuDNN"
@@ -238,8 +238,8 @@ def build(folder: Path, options: argparse.Namespace) -> list[str]:
             f"packed {packed / 1e6:.1f} MB",
             flush=True,
         )
-        if packed > MOST_BYTES:
-            wrong.append(f"that is more than the {MOST_BYTES / 1e6:.0f} MB that may travel")
+        if packed > MAX_BYTES:
+            wrong.append(f"that is more than the {MAX_BYTES / 1e6:.0f} MB that may travel")
     return wrong
 
 

@@ -27,7 +27,7 @@ RETIRED_WORD = re.compile(rf"\b(?:{'|'.join(RETIRED)})\b", re.IGNORECASE)
 WORD = re.compile(r"\w[\w'./-]*")
 SENTENCE_END = re.compile(r"[.!?][)\"'*_]*(?=\s|$)")
 # Shorter runs of words are labels.
-FEWEST_WORDS = 5
+MIN_WORDS = 5
 MANY = 0.9  # of the sentences are at most as long as the figure that is reported
 
 
@@ -52,7 +52,7 @@ def counts_of(blocks: list[str]) -> Counts:
     """Count the words of paragraphs of plain prose."""
     text = "\n".join(blocks)
     lengths = [len(WORD.findall(part)) for block in blocks for part in SENTENCE_END.split(block)]
-    lengths = sorted(length for length in lengths if length >= FEWEST_WORDS)
+    lengths = sorted(length for length in lengths if length >= MIN_WORDS)
     longest = lengths[int(MANY * (len(lengths) - 1))] if lengths else 0
     return Counts(
         what=len(WHAT.findall(text)),

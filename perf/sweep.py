@@ -38,7 +38,7 @@ BENCH_FILE = Path(__file__).resolve().parent / "sweep_cells.py"
 JAX = "jax"
 # Further rounds where a ratio is near or above LIMIT, as a multiple of the first ones.
 FURTHER = 2
-FEWEST_ROUNDS = 2
+MIN_ROUNDS = 2
 TIMING_SECONDS = 1.5  # after which a cell gets no further rounds
 CELLS_OF_A_PROCESS = 300  # then both start anew: what they keep of each program adds up
 
@@ -134,7 +134,7 @@ def time_rounds(
         for child in children[:: 1 if number % 2 == 0 else -1]:
             outcome.add(child.framework, child.ask("time", cell.name, limit))
         number += 1
-        if number >= FEWEST_ROUNDS and time.perf_counter() - start > TIMING_SECONDS:
+        if number >= MIN_ROUNDS and time.perf_counter() - start > TIMING_SECONDS:
             return
         if number == rounds and max(outcome.ratios()) > 0.95 * LIMIT:
             wanted = rounds * (1 + FURTHER)

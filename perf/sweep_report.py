@@ -7,12 +7,12 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field
 
 LIMIT = 1.1
-MOST = 2.0  # no cell above it without a reason
+MAX_RATIO = 2.0  # no cell above it without a reason
 SHARE_ABOVE = 0.02
 EAGER_MEAN = 0.6
-BOUNDS = (0.5, 1.0, LIMIT, MOST)
+BOUNDS = (0.5, 1.0, LIMIT, MAX_RATIO)
 OURS, JAX = "gpuflow", "jax"
-# Why cells of a function may be above MOST, by the beginning of their names.
+# Why cells of a function may be above MAX_RATIO, by the beginning of their names.
 REASONS: dict[str, str] = {}
 
 
@@ -103,7 +103,7 @@ def table(outcomes: Sequence[Outcome], threads: int) -> str:
         sized = f"{outcome.mode}, {outcome.size:,}"
         for name in ("all", outcome.mode, sized, outcome.variant):
             groups.setdefault(name, []).append(ratio)
-    ranges = ["<= 0.5", "<= 1", f"<= {LIMIT}", f"<= {MOST:g}", "more"]
+    ranges = ["<= 0.5", "<= 1", f"<= {LIMIT}", f"<= {MAX_RATIO:g}", "more"]
     head = ["cells", "number", "mean", *ranges, "largest"]
     lines = [f"| {' | '.join(head)} |", "|" + " --- |" * len(head)]
     return "\n".join([*lines, *(distribution(name, rs) for name, rs in groups.items())])
@@ -118,14 +118,14 @@ def misses(outcomes: Sequence[Outcome], threads: int) -> list[str]:
     unexplained = [
         outcome
         for outcome in timed
-        if outcome.ratio(threads) > MOST and not outcome.name.startswith(tuple(REASONS))
+        if outcome.ratio(threads) > MAX_RATIO and not outcome.name.startswith(tuple(REASONS))
     ]
     found = []
     if above > SHARE_ABOVE * len(ratios):
         share = 100 * above / len(ratios)
         found.append(f"{share:.1f} % of cells are above {LIMIT}; at most {100 * SHARE_ABOVE:g} %")
     if unexplained:
-        found.append(f"{len(unexplained)} cells are above {MOST:g} without a reason")
+        found.append(f"{len(unexplained)} cells are above {MAX_RATIO:g} without a reason")
     if eager and geometric_mean(eager) > EAGER_MEAN:
         found.append(f"eager calls: mean {geometric_mean(eager):.2f}; at most {EAGER_MEAN}")
     for what in ("wrong", "failures"):

@@ -29,7 +29,7 @@ from ptxsim.types import (
 
 Function = Callable[[Array], Array]
 
-_LARGEST = {E4M3: 448.0, E5M2: 57344.0, F16: 65504.0}
+_MAX_FINITE = {E4M3: 448.0, E5M2: 57344.0, F16: 65504.0}
 
 _WHOLE: dict[str, Function] = {
     "rni": np.rint,
@@ -167,7 +167,7 @@ def _between_floats(site: Site, source: np.dtype, target: np.dtype) -> Function:
 
 def finite(convert: Function, target: np.dtype) -> Function:
     """A conversion that gives the largest finite number instead of an infinity."""
-    most = _LARGEST.get(target, 2.0**127 * (2 - 2.0**-7))
+    most = _MAX_FINITE.get(target, 2.0**127 * (2 - 2.0**-7))
 
     def function(x: Array) -> Array:
         limited = np.clip(x.astype(F64), -most, most)

@@ -22,8 +22,8 @@ from ptxsim.site import immediate
 from ptxsim.syntax import Function, Module, Variable
 from ptxsim.types import TYPES, U8, U64, Array
 
-MOST_THREADS = 1024
-MOST_SHARED = 227 << 10
+MAX_THREADS = 1024
+MAX_SHARED = 227 << 10
 _LANES = 1 << 14  # most threads of blocks that run at once: registers stay in the cache
 _STANDARD = Checks()
 
@@ -187,7 +187,7 @@ class PtxKernel:
     def _check(self, grid: Extents, block: Extents, arguments: Array, shared_bytes: int) -> None:
         program = self.program
         threads = block[0] * block[1] * block[2]
-        most = program.most_threads or MOST_THREADS
+        most = program.most_threads or MAX_THREADS
         if not 0 < threads <= most or block[2] > 64:
             self._refuse(f"a block must have 1 to {most} threads; got {block}", "change the block")
         if min(grid) < 1 or grid[0] >= 1 << 31 or max(grid[1:]) >= 1 << 16:
@@ -197,9 +197,9 @@ class PtxKernel:
                 f"it must have {program.parameter_slots} parameter slots; got {len(arguments)}",
                 "pass 8 bytes for each parameter",
             )
-        if program.shared_bytes + shared_bytes > MOST_SHARED:
+        if program.shared_bytes + shared_bytes > MAX_SHARED:
             self._refuse(
-                f"a block must have at most {MOST_SHARED} bytes of shared memory; got "
+                f"a block must have at most {MAX_SHARED} bytes of shared memory; got "
                 f"{program.shared_bytes} + {shared_bytes}",
                 "use smaller tiles",
             )

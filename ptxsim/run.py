@@ -30,7 +30,7 @@ PATIENCE = 2048  # blocks that lanes may run while others wait
 _LAST = 1 << 60
 # Of a random order: the most blocks of code at once, how often lanes of a block go on that are not
 # the ones with the lowest code, and how many blocks may have begun and not ended.
-_LONGEST, _FAIR, _RESIDENT = 256, 0.1, 3
+_MAX_LENGTH, _FAIR, _RESIDENT = 256, 0.1, 3
 
 
 class Run:
@@ -142,7 +142,7 @@ class Run:
         blocks, end = self.program.blocks, len(self.program.blocks)
         patience = PATIENCE if self.parked else _LAST
         if self.random is not None:
-            patience = int(self.random.integers(1, _LONGEST))
+            patience = int(self.random.integers(1, _MAX_LENGTH))
         limit, issued = self.checks.instructions, self.issued
         undefined = self.undefined
         while number < end:

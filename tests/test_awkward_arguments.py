@@ -22,7 +22,7 @@ ROOT = Path(__file__).resolve().parents[1]
 SEED = os.environ.get("FUZZ_SEED", "0")
 EXAMPLES = int(os.environ.get("FUZZ_EXAMPLES", "0")) or 1200
 CHUNK = 300
-MOST_SECONDS = 900  # of a chunk: a limit for a process that hangs where no signal is seen
+MAX_SECONDS = 900  # of a chunk: a limit for a process that hangs where no signal is seen
 
 
 @pytest.mark.parametrize("first", range(0, EXAMPLES, CHUNK))
@@ -35,7 +35,7 @@ def test_errors_have_the_form(first, tmp_path):
         env=environment,
         capture_output=True,
         text=True,
-        timeout=MOST_SECONDS,
+        timeout=MAX_SECONDS,
         check=False,
     )
     lines = done.stdout.splitlines()

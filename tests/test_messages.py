@@ -12,7 +12,7 @@ import gpuflow.numpy as jnp
 from gpuflow import checkpointing, lax, nn, random
 from gpuflow.sharding import NamedSharding, PartitionSpec
 
-MOST_LINES, MOST_CHARACTERS = 15, 1500
+MAX_LINES, MAX_CHARACTERS = 15, 1500
 X = jnp.ones((2, 3))
 KEY = random.key(0)
 
@@ -169,7 +169,7 @@ def test_form_and_length(name):
     text = str(caught.value)
     assert part in text, text
     assert text.startswith("[") and "Fix:" in text, text
-    assert len(text.splitlines()) <= MOST_LINES and len(text) <= MOST_CHARACTERS, text
+    assert len(text.splitlines()) <= MAX_LINES and len(text) <= MAX_CHARACTERS, text
     assert not hasattr(caught.value, "__notes__")
 
 

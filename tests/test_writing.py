@@ -27,7 +27,7 @@ SLACK = 4  # so far below its ceiling a count may be without lowering it
 KINDS = ("pages", "docstrings", "sources", "messages")
 # Of Keep a Changelog; the page has the one version that is not released yet.
 KINDS_OF_CHANGES = {"Added", "Changed", "Deprecated", "Removed", "Fixed", "Security"}
-MOST_WORDS, MOST_LINES = 15, 150
+MAX_WORDS, MAX_LINES = 15, 150
 
 
 def load(path: Path) -> ModuleType:
@@ -203,14 +203,14 @@ def faults_of_changelog(page: str) -> list[str]:
     faults = [f"### {kind}" for kind in sorted(kinds - KINDS_OF_CHANGES)]
     for line in lines:
         is_item = line.startswith("- ")
-        if (is_item and len(line[2:].split()) > MOST_WORDS) or line.startswith((" ", "* ")):
+        if (is_item and len(line[2:].split()) > MAX_WORDS) or line.startswith((" ", "* ")):
             faults.append(line)
-    return faults + [f"{len(lines)} lines"] * (len(lines) > MOST_LINES)
+    return faults + [f"{len(lines)} lines"] * (len(lines) > MAX_LINES)
 
 
 def test_changelog_is_one_page_of_short_lines():
     assert not faults_of_changelog((ROOT / "CHANGELOG.md").read_text(encoding="utf-8"))
-    long = f"- {'word ' * MOST_WORDS}more"
+    long = f"- {'word ' * MAX_WORDS}more"
     page = f"### Added\n- short\n{long}\n  continued\n### News\n"
     assert faults_of_changelog(page) == ["### News", long, "  continued"]
     assert faults_of_changelog("\n" * 151) == ["151 lines"]

@@ -26,7 +26,7 @@ Could frame thy fearful symmetry?
 LETTERS = sorted(set(TEXT))
 TOKENS = np.array([LETTERS.index(letter) for letter in TEXT])
 WINDOW, WIDTH, HEADS, LAYERS, BATCH = 32, 32, 2, 2, 16
-LONGEST = len(TEXT)  # positions that can be told apart
+MAX_LENGTH = len(TEXT)  # positions that can be told apart
 
 init_state, update_state, params_of = optimizers.adam(1e-2)
 
@@ -47,7 +47,7 @@ def initial_params(key: Any) -> dict[str, Any]:
         }
         for _ in range(LAYERS)
     ]
-    letters, positions = matrix(len(LETTERS), WIDTH), matrix(LONGEST, WIDTH)
+    letters, positions = matrix(len(LETTERS), WIDTH), matrix(MAX_LENGTH, WIDTH)
     return {
         "letters": letters,
         "positions": positions,
@@ -80,7 +80,7 @@ def logits_of(params: dict[str, Any], tokens: Any) -> Any:
 def next_logits(params: dict[str, Any], cache: list[Any], token: Any, place: Any) -> Any:
     """f32[letters] after one token at a place, and the cache with its keys and values."""
     x = (params["letters"][token] + params["positions"][place])[None]
-    seen, new_cache = jnp.arange(LONGEST) <= place, []
+    seen, new_cache = jnp.arange(MAX_LENGTH) <= place, []
     for layer, (keys, values) in zip(params["layers"], cache, strict=True):
         q, k, v = heads_of(layer, x)
         keys = lax.dynamic_update_slice(keys, k, (place, 0, 0))
@@ -91,8 +91,8 @@ def next_logits(params: dict[str, Any], cache: list[Any], token: Any, place: Any
 
 
 def empty_cache() -> list[Any]:
-    """Room for the keys and values of each layer, f32[LONGEST, HEADS, WIDTH / HEADS]."""
-    nothing = jnp.zeros((LONGEST, HEADS, WIDTH // HEADS))
+    """Room for the keys and values of each layer, f32[MAX_LENGTH, HEADS, WIDTH / HEADS]."""
+    nothing = jnp.zeros((MAX_LENGTH, HEADS, WIDTH // HEADS))
     return [(nothing, nothing) for _ in range(LAYERS)]
 
 

@@ -21,8 +21,8 @@ import gpuflow.numpy as jnp
 from gpuflow import lax
 
 DIMENSION, CHAINS, DRAWS, WARMUP = 10, 256, 200, 50
-STEP, MOST_DOUBLINGS = 0.1, 6
-MOST_LOST = 1000.0  # of energy, before a trajectory is given up
+STEP, MAX_DOUBLINGS = 0.1, 6
+MAX_LOST = 1000.0  # of energy, before a trajectory is given up
 CORRELATION = 0.8
 DEVIATIONS = np.linspace(1, 0.1, DIMENSION).astype(np.float32)
 
@@ -43,7 +43,7 @@ class Subtree(NamedTuple):
         last: the latest of them.
         chosen: the place of one, drawn by weight.
         weight: the logarithm of the sum of exp(-energy).
-        momenta, sums: f32[MOST_DOUBLINGS, DIMENSION], for each height the momentum at which the
+        momenta, sums: f32[MAX_DOUBLINGS, DIMENSION], for each height the momentum at which the
             subtree of that height began, and the sum of all momenta up to it.
         sum: of all momenta.
         goes_on: it has not turned, and lost no energy.
@@ -109,21 +109,21 @@ def add_leaf(tree: Subtree, length: Any, start: Any, key: Any) -> Subtree:
     total = tree.sum + point.momentum
     height = lax.population_count(tree.leaves >> 1)
     ones = lax.population_count(tree.leaves & ~(tree.leaves + 1))
-    heights = jnp.arange(MOST_DOUBLINGS)
+    heights = jnp.arange(MAX_DOUBLINGS)
     is_even = tree.leaves % 2 == 0
     is_kept = (is_even & (heights == height))[:, None]
     momenta = jnp.where(is_kept, point.momentum, tree.momenta)
     sums = jnp.where(is_kept, total, tree.sums)
     turned = gf.vmap(lambda m, s: turns(m, point.momentum, total - s + m))(momenta, sums)
     ends = ~is_even & (heights <= height) & (heights > height - ones)
-    goes_on = ~jnp.any(ends & turned) & (gained > -MOST_LOST)
+    goes_on = ~jnp.any(ends & turned) & (gained > -MAX_LOST)
     chosen = jnp.where(is_chosen, point.place, tree.chosen)
     return Subtree(tree.leaves + 1, point, chosen, weight, momenta, sums, total, goes_on)
 
 
 def subtree(last: Point, leaves: Any, length: Any, start: Any, key: Any) -> Subtree:
     """So many leaves behind ``last``, or as many as there are before they turn."""
-    none = jnp.zeros((MOST_DOUBLINGS, DIMENSION))
+    none = jnp.zeros((MAX_DOUBLINGS, DIMENSION))
     empty = Subtree(
         jnp.int32(0), last, last.place, -jnp.inf, none, none, jnp.zeros(DIMENSION), True
     )
@@ -172,7 +172,7 @@ def transition(x: Any, key: Any) -> tuple[Any, tuple[Any, Any]]:
         return Trajectory(left, right, chosen, weight, total, old.doublings + 1, leaves, goes_on)
 
     first = Trajectory(point, point, x, jnp.float32(0), momentum, jnp.int32(0), jnp.int32(0), True)
-    last = lax.while_loop(lambda t: t.goes_on & (t.doublings < MOST_DOUBLINGS), double, first)
+    last = lax.while_loop(lambda t: t.goes_on & (t.doublings < MAX_DOUBLINGS), double, first)
     return last.chosen, (last.chosen, last.leaves)
 
 

@@ -28,9 +28,9 @@ from gpuflow.core.blocks import CudaText, UserKernel
 from gpuflow.ops.foreign.raw_kernel import raw_kernel_p
 from gpuflow.ops.zeros import zeros_of
 
-_MOST_THREADS = 1024
-_MOST_BLOCKS = (2**31 - 1, 65535, 65535)
-_MOST_IN_BLOCK = (1024, 1024, 64)
+_MAX_THREADS = 1024
+_MAX_GRID_DIM = (2**31 - 1, 65535, 65535)
+_MAX_BLOCK_DIM = (1024, 1024, 64)
 _BOUNDS = r"(?:__launch_bounds__\([^)]*\)\s*)?"
 _KERNELS = re.compile(rf"__global__\s+(?:[\w()]+\s+)*?{_BOUNDS}void\s+{_BOUNDS}(\w+)")
 Function = Callable[..., Any]
@@ -301,13 +301,13 @@ class RawKernel:
                 "grid=lambda x: (-(-x.size // 128), 128)."
             ),
         )
-        blocks = self._three("blocks", grid[0], _MOST_BLOCKS, 0)
-        threads = self._three("threads of a block", grid[1], _MOST_IN_BLOCK, 1)
+        blocks = self._three("blocks", grid[0], _MAX_GRID_DIM, 0)
+        threads = self._three("threads of a block", grid[1], _MAX_BLOCK_DIM, 1)
         count = threads[0] * threads[1] * threads[2]
         check(
-            count <= _MOST_THREADS,
+            count <= _MAX_THREADS,
             lambda: (
-                f"[raw_kernel] a block of {self.__name__} must have at most {_MOST_THREADS} "
+                f"[raw_kernel] a block of {self.__name__} must have at most {_MAX_THREADS} "
                 f"threads; got {count}. Fix: more blocks of fewer threads."
             ),
             ValueError,

@@ -13,7 +13,7 @@ from typing import Any, TypeVar
 from gpuflow.base.errors import TracedArgumentError, TracerIntegerConversionError
 from gpuflow.base.foreign import brief
 
-MOST_DIMENSIONS = 64  # of NumPy's arrays
+MAX_DIMENSIONS = 64  # of NumPy's arrays
 
 _Member = TypeVar("_Member", bound=Enum)
 
@@ -186,9 +186,9 @@ def check_choice(op: str, what: str, value: Any, options: Sequence[str]) -> None
 
 def check_rank(op: str, shape: Sequence[int]) -> None:
     """Raise ValueError for a shape of more dimensions than arrays can have."""
-    if len(shape) > MOST_DIMENSIONS:
+    if len(shape) > MAX_DIMENSIONS:
         raise ValueError(
-            f"[{op}] arrays must have at most {MOST_DIMENSIONS} dimensions; got {len(shape)}. "
+            f"[{op}] arrays must have at most {MAX_DIMENSIONS} dimensions; got {len(shape)}. "
             "Fix: reshape some into one."
         )
 

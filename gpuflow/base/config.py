@@ -23,7 +23,7 @@ from gpuflow.base.config_flags import FlagsAndValues
 from gpuflow.base.config_names import WITHOUT_EFFECT, name_in_jax, unknown_setting
 from gpuflow.base.records import record
 from gpuflow.base.util import warn
-from gpuflow.base.variables import MOST_DEVICES, Kind
+from gpuflow.base.variables import MAX_DEVICES, Kind
 
 
 def read_variable(name: str, default: Any) -> Any:
@@ -58,11 +58,11 @@ def _xla_device_count() -> int:
     if match is None:
         return 1
     try:
-        return max(variables.integer(0, MOST_DEVICES).parse(match[1]), 1)
+        return max(variables.integer(0, MAX_DEVICES).parse(match[1]), 1)
     except ValueError:
         raise ValueError(
             "[config] --xla_force_host_platform_device_count in XLA_FLAGS must be an integer from "
-            f"0 to {MOST_DEVICES}; got {match[1]!r}. Fix: export GPUFLOW_CPU_DEVICES=8."
+            f"0 to {MAX_DEVICES}; got {match[1]!r}. Fix: export GPUFLOW_CPU_DEVICES=8."
         ) from None
 
 
@@ -254,7 +254,7 @@ def _value_of(variable: str, short: str) -> Any:
     if short in _FLAGS:
         return _foreign(variables.FLAG, variable, False)
     if short == "num_cpu_devices":
-        return _foreign(variables.integer(1, MOST_DEVICES), variable, 1)
+        return _foreign(variables.integer(1, MAX_DEVICES), variable, 1)
     return os.environ[variable]
 
 

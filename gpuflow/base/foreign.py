@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 STATIC = "mark it static with static_argnums or static_argnames"
-_MOST_CHARACTERS = 80
+_MAX_CHARACTERS = 80
 _FIELDS = "__dataclass_fields__"
 # Attributes of objects that `jnp.asarray` takes.
 _ARRAYS = ("__array__", "__dlpack__", "__cuda_array_interface__", "__array_interface__")
@@ -27,8 +27,8 @@ def brief(value: Any) -> str:
         text = " ".join(repr(value).split())
     except Exception:  # lists that are nested too deep, or an error of the object's
         text = "an object without a text"
-    if len(text) > _MOST_CHARACTERS:
-        text = f"{text[: _MOST_CHARACTERS - 3]}..."
+    if len(text) > _MAX_CHARACTERS:
+        text = f"{text[: _MAX_CHARACTERS - 3]}..."
     return f"{text} of type {kind.__name__}"
 
 

@@ -18,7 +18,7 @@ else:
     difflib = LazyModule("difflib")
 
 
-_MOST_CLOSE, _CLOSENESS = 5, 0.77
+_MAX_CLOSE, _CLOSENESS = 5, 0.77
 _ELSEWHERE = ("gpuflow", "random", "lax", "nn", "jnp")  # modules to search; the last wins
 _published: dict[str, list[str]] = {}  # public names by the short name of the module
 
@@ -103,8 +103,8 @@ class _Unknown:
             modules = [short for short in _ELSEWHERE if short in _published]
             owners = {name: short for short in modules for name in _published[short]}
             owners.update(dict.fromkeys(self.public, self.short))  # this module's come first
-            close = difflib.get_close_matches(self.name, owners, _MOST_CLOSE, _CLOSENESS)
-            if not close and len(self.public) <= _MOST_CLOSE:
+            close = difflib.get_close_matches(self.name, owners, _MAX_CLOSE, _CLOSENESS)
+            if not close and len(self.public) <= _MAX_CLOSE:
                 close = self.public
             named = [f"{owners[match]}.{match}" for match in close]
             fix = f"use {' or '.join(named)}" if named else f"dir({self.short}) lists all names"

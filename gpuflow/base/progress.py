@@ -14,7 +14,7 @@ from types import ModuleType
 from typing import Any
 
 AFTER_SECONDS = 2.0
-SHORTEST_SECONDS = 0.2  # a build that ends before is not shown, however long others took
+MIN_SECONDS = 0.2  # a build that ends before is not shown, however long others took
 
 
 class building:
@@ -94,7 +94,7 @@ class _State:
         self._started = time.monotonic()
         if self._started - self._ended > AFTER_SECONDS:  # the program has run meanwhile
             self.builds, self.seconds = 0, 0.0
-        return max(AFTER_SECONDS - self.seconds, SHORTEST_SECONDS)
+        return max(AFTER_SECONDS - self.seconds, MIN_SECONDS)
 
     def add_build(self) -> None:
         """Count the current build, which ends."""

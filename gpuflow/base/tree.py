@@ -86,7 +86,7 @@ def sorted_keys(treedef: TreeDef) -> TreeDef:
     except TypeError:  # custom data without a hash
         return optree.treespec_transform(treedef, _sorted_node)
     if cached is _UNKNOWN:
-        if len(_sorted) >= _MOST_CACHED:
+        if len(_sorted) >= _MAX_CACHED:
             _sorted.clear()
         cached = _sorted[treedef] = _classified(treedef)
     if cached is _HAS_CUSTOM_DATA:
@@ -112,7 +112,7 @@ def check_keys(treedef: TreeDef) -> TreeDef:
         return treedef
     if cached is _UNKNOWN:
         _check_nodes(treedef)
-        if len(_checked) >= _MOST_CACHED:
+        if len(_checked) >= _MAX_CACHED:
             _checked.clear()
         is_exact = all(map(_is_exact, data_of_nodes(treedef)))
         cached = _checked[treedef] = _printed(sorted_keys(treedef)) if is_exact else None
@@ -151,7 +151,7 @@ _sorted: dict[TreeDef, Any] = {}
 _checked: dict[TreeDef, PyTreeDef | None] = {}
 _EXACT_TYPES = (str, bytes, type, FunctionType, BuiltinFunctionType)
 _single = {spec.type: _printed(spec) for spec in map(optree.tree_structure, (0, None, (), [], {}))}
-_MOST_CACHED = 1024
+_MAX_CACHED = 1024
 _SORTED_KINDS = (optree.PyTreeKind.DICT, optree.PyTreeKind.DEFAULTDICT)
 
 

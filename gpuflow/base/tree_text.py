@@ -24,7 +24,7 @@ Build = Callable[[list[Any]], Any]
 _LITERAL_KEYS = (str, int)
 _AS_THEY_ARE: Mapping[int, tuple[Any, ...]] = MappingProxyType({})
 # Deeper trees are read and built node by node: the functions here call themselves for each level.
-_MOST_LEVELS = 100
+_MAX_LEVELS = 100
 _Kind = optree.PyTreeKind
 
 
@@ -92,7 +92,7 @@ def _take(text: _Text, node: TreeDef, name: str, leaves: list[str], level: int =
     if node.kind is _Kind.NONE:
         text.add(f"if {name} is not None: return None")
         return True
-    if level > _MOST_LEVELS:
+    if level > _MAX_LEVELS:
         return False
     children = optree.PyTreeSpec.children(node)
     items = [text.fresh() for _ in children]
@@ -141,7 +141,7 @@ def _make(text: _Text, node: TreeDef, leaves: Any, level: int = 0) -> str | None
         return next(leaves)
     if node.kind is _Kind.NONE:
         return "None"
-    if level > _MOST_LEVELS:
+    if level > _MAX_LEVELS:
         return None
     items = []
     for child in optree.PyTreeSpec.children(node):

@@ -23,9 +23,9 @@ CPU_TARGETS = ("native", "x86-64", "x86-64-v2", "x86-64-v3", "x86-64-v4")
 TRACEBACK_FILTERING = ("auto", "off", "tracebackhide", "remove_frames", "quiet_remove_frames")
 # Far beyond any machine and mesh; a larger count is a typing error that would take the
 # machine's processes or memory.
-MOST_THREADS = 4096
-MOST_DEVICES = 65536
-_LONGEST_WAIT = 365 * 24 * 3600.0  # seconds
+MAX_THREADS = 4096
+MAX_DEVICES = 65536
+_MAX_WAIT = 365 * 24 * 3600.0  # seconds
 
 
 @record
@@ -95,7 +95,7 @@ def _parse_share(text: str) -> float:
 
 def _parse_seconds(text: str) -> float:
     value = float(text)
-    if not (math.isfinite(value) and 0 < value <= _LONGEST_WAIT):
+    if not (math.isfinite(value) and 0 < value <= _MAX_WAIT):
         raise ValueError
     return value
 
@@ -155,21 +155,21 @@ _USERS = (
         "a load out of bounds.",
     ),
     Variable(
-        "GPUFLOW_CPU_DEVICES", integer(1, MOST_DEVICES, 8), "1",
+        "GPUFLOW_CPU_DEVICES", integer(1, MAX_DEVICES, 8), "1",
         "The number of virtual CPU devices. If it is not set, "
         "`XLA_FLAGS=--xla_force_host_platform_device_count=N` counts.",
     ),
     Variable(
-        "GPUFLOW_SIM_DEVICES", integer(1, MOST_DEVICES, 2), "1",
+        "GPUFLOW_SIM_DEVICES", integer(1, MAX_DEVICES, 2), "1",
         "The number of simulated GPUs (`cuda_sim`). Each has its own memory.",
     ),
     Variable(
-        "GPUFLOW_NUM_THREADS", integer(1, MOST_THREADS, 8), "the cores of this process",
+        "GPUFLOW_NUM_THREADS", integer(1, MAX_THREADS, 8), "the cores of this process",
         "The number of threads for CPU kernels and matrix products. NumPy's linear algebra has "
         "its own setting (`OPENBLAS_NUM_THREADS`).",
     ),
     Variable(
-        "GPUFLOW_BUILD_PROCESSES", integer(1, MOST_THREADS, 4), "the cores, at most 8",
+        "GPUFLOW_BUILD_PROCESSES", integer(1, MAX_THREADS, 4), "the cores, at most 8",
         "The number of processes that build the CUDA kernels of a program at the same time, this "
         "one included. A program of few new kernels uses fewer.",
     ),

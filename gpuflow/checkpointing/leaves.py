@@ -221,7 +221,7 @@ def from_file(raw: np.ndarray, name: str) -> np.ndarray:
 
 def _int_text(x: int) -> str:
     """In decimal, or in hex where Python refuses to write so many digits."""
-    return str(x) if x.bit_length() < _MOST_BITS else hex(x)
+    return str(x) if x.bit_length() < _MAX_BITS else hex(x)
 
 
 def _flag(value: Any) -> bool:
@@ -241,7 +241,7 @@ def _complex(pair: Any) -> complex:
     return complex(real, imag)
 
 
-_MOST_BITS = 10_000
+_MAX_BITS = 10_000
 # How each is written as JSON, and read: exactly, and nan and inf too.
 _SCALARS: dict[type, tuple[Callable[[Any], Any], Callable[[Any], Any]]] = {
     bool: (bool, _flag),

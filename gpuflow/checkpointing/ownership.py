@@ -36,7 +36,7 @@ _TOKENED = re.compile(
     r"|failed-([0-9a-f]{16})\.(?:json|new)"
 )
 _JOURNAL = re.compile(r"saving-([0-9a-f]{16})-[0-9a-f]{8}")
-_LONGEST_BEGINNING = 1000
+_MAX_PREFIX = 1000
 # However it was indented since.
 _BEGINNING = re.compile(rb'\s*\{\s*"format"\s*:\s*"gpuflow checkpoint ')
 
@@ -122,7 +122,7 @@ def _delete(path: Path) -> bool:
 def has_checkpoint(folder: Path) -> bool:
     """Whether the folder's ``tree.json``, or the file that it links to, is of a save's form."""
     with suppress(OSError), open_regular(folder / TREE) as file:
-        return _BEGINNING.match(file.read(_LONGEST_BEGINNING)) is not None
+        return _BEGINNING.match(file.read(_MAX_PREFIX)) is not None
     return False
 
 

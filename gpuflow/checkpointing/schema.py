@@ -16,8 +16,8 @@ from gpuflow.checkpointing import leaves, structure
 from gpuflow.checkpointing.ownership import ARRAYS, TOKEN
 
 T = TypeVar("T")
-_MOST_DIMENSIONS = 64  # NumPy's
-_MOST_BYTES = 1 << 62
+_MAX_DIMENSIONS = 64  # NumPy's
+_MAX_BYTES = 1 << 62
 
 
 class Malformed(ValueError):
@@ -188,14 +188,14 @@ def _check_leaf(saved: Any, count: int, name: str) -> None:
         lambda: f"the dtype {shown(dtype)} of {name}",
     )
     shape = _typed(saved["shape"], list, f"the shape of {name}")
-    _expect(len(shape) <= _MOST_DIMENSIONS, lambda: f"{len(shape)} dimensions of {name}")
+    _expect(len(shape) <= _MAX_DIMENSIONS, lambda: f"{len(shape)} dimensions of {name}")
     for size in shape:
-        _integer(size, 0, _MOST_BYTES, f"a size of {name}")
+        _integer(size, 0, _MAX_BYTES, f"a size of {name}")
     _expect(not shape or kind != "numpy scalar", lambda: f"the shape {shown(shape)} of {name}")
     _, stored = leaves.in_file(dtype, tuple(shape)) if dtype != "float0" else (None, tuple(shape))
     # NumPy refuses shapes that are too large without their zeros.
     _expect(
-        math.prod(size for size in stored if size) <= _MOST_BYTES // 16,
+        math.prod(size for size in stored if size) <= _MAX_BYTES // 16,
         lambda: f"the shape {shown(shape)} of {name}, which is too large,",
     )
     _check_chunks(
@@ -253,7 +253,7 @@ def check_header(header: Any, size: int) -> None:
         width = leaves.WIDTHS.get(_typed(entry["dtype"], str, f"the dtype of {shown(name)}"))
         shape = _typed(entry["shape"], list, f"the shape of {shown(name)}")
         for n in shape:
-            _integer(n, 0, _MOST_BYTES, f"a size of {shown(name)}")
+            _integer(n, 0, _MAX_BYTES, f"a size of {shown(name)}")
         offsets = _typed(entry["data_offsets"], list, f"the offsets of {shown(name)}")
         _expect(len(offsets) == 2, lambda offsets=offsets: f"the offsets {shown(offsets)}")
         begin = _integer(offsets[0], 0, size, f"an offset of {shown(name)}")

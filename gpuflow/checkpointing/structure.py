@@ -147,7 +147,7 @@ def _location(path: str) -> str:
     return f"at {path}" if path else "at the top"
 
 
-_MOST_KEYS = 6
+_MAX_KEYS = 6
 
 
 def _node_text(node: dict[str, Any]) -> str:
@@ -159,6 +159,6 @@ def _node_text(node: dict[str, Any]) -> str:
         return "None"
     if kind in ("list", "tuple", "deque"):
         return f"a {kind} of {len(keys)}"
-    shown = ", ".join(map(key_text, keys[:_MOST_KEYS]))
-    more = ", ..." if len(keys) > _MOST_KEYS else ""
+    shown = ", ".join(map(key_text, keys[:_MAX_KEYS]))
+    more = ", ..." if len(keys) > _MAX_KEYS else ""
     return f"a {kind} with {shown}{more}" if keys else f"an empty {kind}"

@@ -20,7 +20,7 @@ from pathlib import Path
 
 _CHILD_SUBREAPER = 36  # PR_SET_CHILD_SUBREAPER of <linux/prctl.h>
 _FORWARDED = (signal.SIGINT, signal.SIGTERM)
-_MOST_PASSES = 50  # over processes that were started while others were killed
+_MAX_PASSES = 50  # over processes that were started while others were killed
 _EMPTY_PASSES = 3  # without descendants, until none is left
 _PASS_SECONDS = 0.02
 
@@ -98,7 +98,7 @@ def kill_descendants() -> None:
     """Kill all descendants of this process, which are reparented to it."""
     become_subreaper()
     empty = 0
-    for _ in range(_MOST_PASSES):
+    for _ in range(_MAX_PASSES):
         found = descendants(os.getpid())
         # A process whose parent ends while /proc is read is missing from one picture.
         empty = 0 if found else empty + 1

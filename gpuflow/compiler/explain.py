@@ -40,7 +40,7 @@ from gpuflow.core.jaxpr import Eqn, Var, format_eqns
 SourcesOf = Callable[[KernelStep], Sequence[Path]]
 ProviderText = Callable[[CallStep], str]
 
-_MOST_LISTED = 12  # names in one list; more are counted
+_MAX_LISTED = 12  # names in one list; more are counted
 # For each kind of step its name in the singular and the plural.
 _KINDS = {
     "kernel": ("kernel", "kernels"),
@@ -272,9 +272,9 @@ def eqns_of(step: Step) -> Sequence[Eqn]:
 
 def _listed(texts: Sequence[str]) -> str:
     """Join texts by commas; only the first of many."""
-    if len(texts) <= _MOST_LISTED:
+    if len(texts) <= _MAX_LISTED:
         return ", ".join(texts)
-    return f"{', '.join(texts[:_MOST_LISTED])} and {len(texts) - _MOST_LISTED} more"
+    return f"{', '.join(texts[:_MAX_LISTED])} and {len(texts) - _MAX_LISTED} more"
 
 
 def _numbered(steps: Sequence[int]) -> str:

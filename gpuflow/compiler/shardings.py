@@ -25,7 +25,7 @@ from gpuflow.core.lowering import ScanForm, WhileForm, block_of
 from gpuflow.core.mesh import Mesh
 from gpuflow.core.sharding import NamedSharding, PartitionSpec, Sharding, names_of
 
-_MOST_ROUNDS = 4  # of propagation through a loop's body, until its carries are a fixed point
+_MAX_ROUNDS = 4  # of propagation through a loop's body, until its carries are a fixed point
 
 
 def result_shardings(
@@ -232,10 +232,10 @@ def _loop_carries(
 
     Carries keep their mesh axes if the body does, else they get those that the body gives them,
     if it keeps these. Otherwise they are replicated where the two differ, and all of them if there
-    is no fixed point after ``_MOST_ROUNDS``.
+    is no fixed point after ``_MAX_ROUNDS``.
     """
     carries, count = list(initial), len(initial)
-    for _ in range(_MOST_ROUNDS):
+    for _ in range(_MAX_ROUNDS):
         outs = run_body(carries)
         if outs[:count] == carries:
             break

@@ -34,7 +34,7 @@ T = TypeVar("T")
 
 # Limits: programs of one function, items of a list argument, nesting of lists. Building a program
 # of a thousand items takes longer than running it op by op.
-_MOST_PROGRAMS, _MOST_ITEMS, _MOST_DEPTH = 1024, 64, 16
+_MAX_PROGRAMS, _MAX_ITEMS, _MAX_DEPTH = 1024, 64, 16
 _NUMERIC_TYPES = SCALAR_TYPES - {bool}  # a bool is an option, never an operand
 # A scalar is an operand if the annotation of its parameter contains one of these names.
 _OPERANDS = frozenset(["Any", "ArrayLike", "ArraysLike"])
@@ -89,7 +89,7 @@ class _Programs:
     def __init__(self, function: Callable[..., Any]) -> None:
         self._function = function
         self._last_settings: Settings | None = None  # settings under which programs run
-        self._known: Recent[Hashable, _Program | str] = Recent(_MOST_PROGRAMS)
+        self._known: Recent[Hashable, _Program | str] = Recent(_MAX_PROGRAMS)
         _all.append(self)
 
     @cached_property
@@ -230,7 +230,7 @@ def _key_of(value: Any, is_numeric: bool, operands: list[Any], depth: int = 0) -
         # The type and repr distinguish 1, 1.0 and True, and 0.0 and -0.0; nan must equal itself.
         return kind, value if kind is int else repr(value)
     if kind is tuple or kind is list or _is_namedtuple(kind):
-        if len(value) > _MOST_ITEMS or depth > _MOST_DEPTH:
+        if len(value) > _MAX_ITEMS or depth > _MAX_DEPTH:
             raise _NotTraced(kind)
         return kind, *[_key_of(item, is_numeric, operands, depth + 1) for item in value]
     if isinstance(value, np.dtype | type | Enum):

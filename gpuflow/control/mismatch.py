@@ -9,7 +9,7 @@ from gpuflow.base.records import record
 from gpuflow.base.util import safe_zip
 from gpuflow.core.aval import ShapedArray
 
-_MOST_SHOWN = 600  # characters of the text of a tree
+_MAX_SHOWN = 600  # characters of the text of a tree
 
 
 @record
@@ -98,4 +98,4 @@ def _both_trees(first: Typed, second: Typed) -> str:
 
 def _text(typed: Typed) -> str:
     text = repr(tree.unflatten(typed.structure, [_Shown(str(aval)) for aval in typed.avals]))
-    return text if len(text) <= _MOST_SHOWN else f"{text[:_MOST_SHOWN]} ..."
+    return text if len(text) <= _MAX_SHOWN else f"{text[:_MAX_SHOWN]} ..."

@@ -62,7 +62,7 @@ class Program:
 
 _programs: WeakKeyDictionary[Any, Recent[Any, Program]] = WeakKeyDictionary()
 register_table("functions with programs of inner functions", _programs)
-_MOST_PROGRAMS = 1024  # of one function, some 20 kB each
+_MAX_PROGRAMS = 1024  # of one function, some 20 kB each
 
 
 def forget_programs() -> None:
@@ -118,9 +118,9 @@ def trace_program(
         owner = function if identity is None else identity
         cached = _programs.get(owner)
         if cached is None:
-            cached = _programs.setdefault(owner, Recent(_MOST_PROGRAMS))
+            cached = _programs.setdefault(owner, Recent(_MAX_PROGRAMS))
     except TypeError:  # it cannot be hashed or referred to weakly
-        cached = Recent(_MOST_PROGRAMS)
+        cached = Recent(_MAX_PROGRAMS)
     program = cached.get(key)
     if program is None:
         program = _trace(op, function, in_tree, avals, name, takes_refs)

@@ -24,8 +24,8 @@ from gpuflow.control.jit_options import name_of
 from gpuflow.control.signatures import Signature
 
 # Training and evaluation, two dtypes and a smaller last batch: four traces are normal.
-_FEWEST_TRACES = 4
-_MOST_SIGNATURES, _MOST_DEFINITIONS = 4, 1024
+_MIN_TRACES = 4
+_MAX_SIGNATURES, _MAX_DEFINITIONS = 4, 1024
 
 
 @record(frozen=False)
@@ -46,7 +46,7 @@ class _Definition:
     is_reported: bool = False
 
 
-_definitions: Recent[tuple[str, int, str], _Definition] = Recent(_MOST_DEFINITIONS)
+_definitions: Recent[tuple[str, int, str], _Definition] = Recent(_MAX_DEFINITIONS)
 
 
 class Retraces:
@@ -77,7 +77,7 @@ class Retraces:
             UserWarning: if traces after the first one took ``retrace_warning_seconds``.
         """
         previous, was_traced = self._signatures, self._is_traced
-        self._signatures, self._is_traced = [*previous, new][-_MOST_SIGNATURES:], True
+        self._signatures, self._is_traced = [*previous, new][-_MAX_SIGNATURES:], True
         if self._code is None or (was_traced and not previous):  # the user cleared its cache
             return
         if any(new[:3] == other[:3] for other in previous):  # only settings differ
@@ -88,7 +88,7 @@ class Retraces:
             site.compiling += site.pending[0] if site.traces > 1 else 0.0
         site.traces, site.pending = site.traces + 1, compiling
         total, limit = site.tracing + site.compiling, config.retrace_warning_seconds
-        if site.is_reported or site.traces < _FEWEST_TRACES or limit is None or total < limit:
+        if site.is_reported or site.traces < _MIN_TRACES or limit is None or total < limit:
             return
         site.is_reported = True
         changed, fix = self._reason(new, previous, names)

@@ -19,7 +19,7 @@ from gpuflow.base.recent import Recent
 from gpuflow.base.records import record
 from gpuflow.core.jaxpr import ClosedJaxpr
 
-_MOST = 64  # signatures of a function
+_MAX_TRACES = 64  # signatures of a function
 _MISSING = object()
 
 
@@ -74,7 +74,7 @@ def store(function: Callable[..., Any], key: tuple[Any, ...], trace: Any) -> Non
         return
     cached = _cache.get(function)
     if cached is None:
-        cached = _cache[function] = Recent(_MOST)
+        cached = _cache[function] = Recent(_MAX_TRACES)
     with suppress(TypeError):
         cached.put(key, _Cached(trace, tuple(map(_held, _values_read(function)))))
 

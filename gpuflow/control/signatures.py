@@ -17,14 +17,14 @@ from gpuflow.control.entry import Entry, Placement
 from gpuflow.core.aval import ShapedArray
 
 # A signature takes some 10 kB. Without a bound, calls with ever new shapes would fill the memory.
-MOST_SIGNATURES = 4096
+MAX_SIGNATURES = 4096
 # Number of new signatures after which fast lookups are cleared. A fast lookup does not update the
 # order of recent use. After clearing, the next call takes the slow lookup, which does.
-_AGE = MOST_SIGNATURES // 8
+_AGE = MAX_SIGNATURES // 8
 # Structures of arguments with a fast lookup; a function finds further ones by flattening.
-_MOST_FORMS = 4
+_MAX_FORMS = 4
 # Placements of one entry.
-_MOST_PLACEMENTS = 64
+_MAX_PLACEMENTS = 64
 
 
 class Signature(NamedTuple):
@@ -87,7 +87,7 @@ class Signatures(Recent[tuple[Any, ...], _Cached]):
     """
 
     def __init__(self) -> None:
-        super().__init__(MOST_SIGNATURES)
+        super().__init__(MAX_SIGNATURES)
         self.forms: list[Form] = []
         self._added = 0
 
@@ -125,7 +125,7 @@ class Signatures(Recent[tuple[Any, ...], _Cached]):
     def add_placement(self, form: Form, key: tuple[Any, ...], placement: Placement) -> None:
         """Add the fast lookup of a Placement, for Arrays of these types and shardings."""
         keys = placement.entry.placed_keys
-        if len(keys) >= _MOST_PLACEMENTS:
+        if len(keys) >= _MAX_PLACEMENTS:
             self._drop_placements(placement.entry)
         keys.append(key)
         form.entries[key] = placement
@@ -143,7 +143,7 @@ class Signatures(Recent[tuple[Any, ...], _Cached]):
         shape, key = cached.short
         form = next((form for form in self.forms if form.shape == shape), None)
         if form is None:
-            read = reader(*shape) if len(self.forms) < _MOST_FORMS else None
+            read = reader(*shape) if len(self.forms) < _MAX_FORMS else None
             if read is None:
                 return
             form = Form(shape, read, {})

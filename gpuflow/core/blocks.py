@@ -17,11 +17,11 @@ from gpuflow.core.epilogues import Epilogue
 from gpuflow.kir.nodes import Kernel
 
 Dims = tuple[int, ...]
-MOST_IN_A_WARP = 32  # rows or columns of a matrix that a warp of a GPU takes
+MAX_WARP_ELEMENTS = 32  # rows or columns of a matrix that a warp of a GPU takes
 
 
 def _fits_a_warp(dtype: Any, *sizes: int) -> bool:
-    return dtype.name in ("float32", "float64") and all(0 < n <= MOST_IN_A_WARP for n in sizes)
+    return dtype.name in ("float32", "float64") and all(0 < n <= MAX_WARP_ELEMENTS for n in sizes)
 
 
 @record
@@ -371,7 +371,7 @@ class Eig(Decomposition):
     @property
     def fits_a_warp(self) -> bool:
         """Whether each matrix is so small that a warp of a GPU takes it; it may be complex."""
-        return 0 < self.rows <= MOST_IN_A_WARP
+        return 0 < self.rows <= MAX_WARP_ELEMENTS
 
 
 Block = (

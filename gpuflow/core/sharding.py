@@ -21,7 +21,7 @@ from gpuflow.core.mesh import AbstractMesh, DeviceOrder, Mesh
 Index = tuple[slice, ...]
 
 # Cache sizes: of properties with an entry for each device, and of others.
-_MOST_MAPS, _MOST_SHAPES = 256, 4096
+_MAX_MAPS, _MAX_SHAPES = 256, 4096
 
 
 class _Unconstrained:
@@ -263,13 +263,13 @@ class Sharding:
         return self
 
 
-@lru_cache(_MOST_MAPS)
+@lru_cache(_MAX_MAPS)
 def _cuts(sharding: Sharding, rank: int) -> tuple[tuple[int, ...], list[tuple[int, ...]]]:
     """The number of chunks of each dimension, and for each device the indices of its chunk."""
     return sharding._counts(rank), sharding._chunks(rank)
 
 
-@lru_cache(_MOST_SHAPES)
+@lru_cache(_MAX_SHAPES)
 def _shard_shape(sharding: Sharding, shape: tuple[int, ...]) -> tuple[int, ...]:
     counts = sharding._counts(len(shape))
     for dim, (size, count) in enumerate(zip(shape, counts, strict=True)):
@@ -285,7 +285,7 @@ def _shard_shape(sharding: Sharding, shape: tuple[int, ...]) -> tuple[int, ...]:
     return tuple(size // count for size, count in zip(shape, counts, strict=True))
 
 
-@lru_cache(_MOST_MAPS)
+@lru_cache(_MAX_MAPS)
 def _indices(sharding: Sharding, shape: tuple[int, ...]) -> list[Index]:
     """For each device the slices of its shard."""
     partition = sharding.shard_shape(shape)

@@ -20,7 +20,7 @@ from gpuflow.control.jit_function import JitFunction
 from gpuflow.control.jit_options import JitOptions
 from gpuflow.timing import format_seconds, three_digits
 
-_MOST_LETTERS = 44  # of a name in a table
+_MAX_CHARACTERS = 44  # of a name in a table
 
 
 @record
@@ -184,7 +184,7 @@ def share_text(share: float) -> str:
 
 
 def _shortened(name: str) -> str:
-    return name if len(name) <= _MOST_LETTERS else f"{name[: _MOST_LETTERS - 3]}..."
+    return name if len(name) <= _MAX_CHARACTERS else f"{name[: _MAX_CHARACTERS - 3]}..."
 
 
 # --- ceilings -----------------------------------------------------------------------------------

@@ -19,7 +19,7 @@ from gpuflow.explaining.memory import memory_over
 from gpuflow.explaining.page import page, text_page
 from gpuflow.runtime.device import default_device
 
-_MOST_ROWS = 40  # of a step in ``str``; loops have programs in them
+_MAX_ROWS = 40  # of a step in ``str``; loops have programs in them
 
 
 class Explanation:
@@ -182,7 +182,7 @@ def _wrapped(row: str, width: int) -> str:
 
 def _folded(text: str) -> str:
     rows = text.splitlines()
-    if len(rows) <= _MOST_ROWS:
+    if len(rows) <= _MAX_ROWS:
         return text
-    more = len(rows) - _MOST_ROWS
-    return "\n".join([*rows[:_MOST_ROWS], f"   ... and {more} lines more, in .text"])
+    more = len(rows) - _MAX_ROWS
+    return "\n".join([*rows[:_MAX_ROWS], f"   ... and {more} lines more, in .text"])

@@ -10,7 +10,7 @@ from gpuflow.base.records import record
 from gpuflow.base.util import SourceLocation
 
 _BEFORE, _AFTER = 3, 2  # lines around one that is in no function
-_LONGEST = 120  # lines of a function that is shown as a whole
+_MAX_LENGTH = 120  # lines of a function that is shown as a whole
 
 
 @record
@@ -41,7 +41,7 @@ def _source(file: str, numbers: set[int]) -> Source:
     shown: set[int] = set()
     spans = _functions("".join(rows))
     for number in numbers:
-        around = [(a, b) for a, b in spans if a <= number <= b and b - a < _LONGEST]
+        around = [(a, b) for a, b in spans if a <= number <= b and b - a < _MAX_LENGTH]
         first, last = max(around, default=(number - _BEFORE, number + _AFTER), key=_length)
         shown.update(k for k in range(first, last + 1) if 1 <= k <= len(rows))
     return Source(file, "".join(rows), tuple(sorted(shown | numbers)))

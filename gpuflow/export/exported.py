@@ -29,7 +29,7 @@ from gpuflow.runtime.execute import executable_of
 # Inner extents up to this are constants in kernels, which therefore differ.
 _SHORT = 16
 _LARGE = 1 << 12
-_MOST_CLASSES = 64
+_MAX_CLASSES = 64
 # Errors of a first call that concern its arguments, the machine, or a platform.
 _PASS_THROUGH = (
     JaxRuntimeError,
@@ -270,7 +270,7 @@ class Exported:
         found = [{**usual[0], symbol: n} for symbol in symbols for n in values]
         found += [dict.fromkeys(symbols, n) for n in values if len(symbols) > 1]
         allowed = [one for one in found if all(c.holds(one) for c in scope.constraints)]
-        return [*usual, *allowed[:_MOST_CLASSES]]
+        return [*usual, *allowed[:_MAX_CLASSES]]
 
     def call(self, *args: Any, **kwargs: Any) -> Any:
         """Call the function, also inside of ``jit``, ``vmap`` and ``grad``.

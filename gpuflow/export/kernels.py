@@ -25,7 +25,7 @@ from gpuflow.targets.cpu.runtime.native.object_code import LoadedModule
 
 Built = dict[str, CacheEntry]
 # The driver around kernels is the same for all sizes, so none is built for large arenas.
-_MOST_MEMORY = 1 << 26
+_MAX_MEMORY = 1 << 26
 
 
 def built_kernels(programs: Iterable[tuple[ClosedJaxpr, tuple[int, ...]]]) -> Built:
@@ -43,7 +43,7 @@ def built_kernels(programs: Iterable[tuple[ClosedJaxpr, tuple[int, ...]]]) -> Bu
             flags = tuple(k in donated for k in range(len(program.in_avals)))
             compiled = Executable(program, flags).compiled(default_device())
             compiled.program.build()
-            if compiled.plan.arena_bytes <= _MOST_MEMORY:
+            if compiled.plan.arena_bytes <= _MAX_MEMORY:
                 compiled.program.driver_text()
     # Which runtime kernels are requested again depends on earlier programs of this process.
     keys.update(cache.loaded_keys(LoadedModule))

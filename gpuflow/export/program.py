@@ -32,7 +32,7 @@ from gpuflow.export.trees import structure_from
 from gpuflow.runtime.array import from_numpy
 from gpuflow.version import __version__
 
-_MOST_RECORDS = 1 << 30  # bytes
+_MAX_RECORDS = 1 << 30  # bytes
 # Settings that affect how the compiler and the ops interpret a program.
 _SETTINGS = ("enable_x64", "default_matmul_precision", "excess_precision", "atomic_sums")
 
@@ -292,7 +292,7 @@ def program_from(container: Container) -> Program:
 def _decompressed(data: memoryview) -> bytes:
     """Decompress a section, up to a size limit."""
     stream = zlib.decompressobj()
-    text = stream.decompress(data, _MOST_RECORDS)
+    text = stream.decompress(data, _MAX_RECORDS)
     expect(stream.eof and not stream.unused_data, "the program's section", len(data))
     return text
 

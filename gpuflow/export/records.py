@@ -35,8 +35,8 @@ from gpuflow.export.trees import OURS, looked_up, structure_from, structure_reco
 from gpuflow.runtime.array import Array, as_numpy, from_numpy
 
 _PLAIN = (type(None), bool, int, str)
-_LARGEST = 1 << 64
-_MOST_ELEMENTS = 1 << 58  # so that their size in bytes cannot overflow, whatever the dtype
+_MAX_INTEGER = 1 << 64
+_MAX_ELEMENTS = 1 << 58  # so that their size in bytes cannot overflow, whatever the dtype
 
 
 class Writer:
@@ -305,7 +305,7 @@ class Reader:
     def value(self, record: Any) -> Any:
         """The value of a record."""
         if type(record) in _PLAIN:
-            expect(type(record) is not int or abs(record) < _LARGEST, "a number", record)
+            expect(type(record) is not int or abs(record) < _MAX_INTEGER, "a number", record)
             return record
         expect(type(record) is list and bool(record) and is_text(record[0]), "a value", record)
         kind, *items = record
@@ -346,7 +346,7 @@ class Reader:
         check_type(list(items))
         dtype, shape, weak = items
         check_list(shape, is_size, "a shape")
-        expect(math.prod(size for size in shape if size) <= _MOST_ELEMENTS, "a shape", shape)
+        expect(math.prod(size for size in shape if size) <= _MAX_ELEMENTS, "a shape", shape)
         return ShapedArray(tuple(shape), dtype_of(dtype), weak)
 
     def _number(self, dtype: str, text: str) -> Any:

@@ -12,8 +12,8 @@ from typing import Any
 
 _KEY = re.compile(r"[0-9a-f]{64}")
 _SUFFIX = re.compile(r"[a-z]{1,16}")
-_LARGEST = 1 << 62
-_LONGEST_NAME = 1000
+_MAX_INTEGER = 1 << 62
+_MAX_NAME = 1000
 
 
 class Malformed(ValueError):
@@ -29,7 +29,7 @@ def expect(condition: bool, what: str, value: Any) -> None:
 
 def is_size(value: Any) -> bool:
     """Whether a value can be a size, offset or position."""
-    return type(value) is int and 0 <= value <= _LARGEST
+    return type(value) is int and 0 <= value <= _MAX_INTEGER
 
 
 def is_index(value: Any, count: int) -> bool:
@@ -70,7 +70,7 @@ def check_header(content: Any, sections: Mapping[str, int]) -> None:
     missing = {"program", "arrays", "code"} - set(sections)
     expect(not missing, "missing sections", sorted(missing))
     name = content["name"]
-    expect(is_text(name) and len(name) <= _LONGEST_NAME, "the name", name)
+    expect(is_text(name) and len(name) <= _MAX_NAME, "the name", name)
     for side in ("in", "out"):
         for one in check_list(content[side], lambda one: type(one) is list, "types"):
             check_type(one)
@@ -85,7 +85,7 @@ def check_header(content: Any, sections: Mapping[str, int]) -> None:
     check_list(content["constraints"], is_text, "constraints")
     expect(type(content["settings"]) is dict, "settings", content["settings"])
     platforms = check_list(content["platforms"], is_text, "platforms")
-    is_named = all(0 < len(one) <= _LONGEST_NAME for one in platforms)
+    is_named = all(0 < len(one) <= _MAX_NAME for one in platforms)
     expect(0 < len(platforms) <= 16 and is_named, "platforms", platforms)
     check_list(content["checks"], is_text, "checks")
     _check_kernels(content["kernels"], sections["code"])

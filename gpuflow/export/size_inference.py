@@ -26,7 +26,7 @@ from gpuflow.export.texts import SymbolicScope, parsed
 # Sizes to trace at: neighbors, multiples of powers of two, and others.
 _TRACED_SIZES = (2, 3, 8, 13, 64, 131, 1000, 16384)
 _MORE_SIZES = (1, 4, 5, 6, 10, 16, 24, 32, 48, 96, 128, 192, 256, 384, 512, 768, 1024, 2048, 4096)
-_FEWEST = 4
+_MIN_SIZES = 4
 _HIGHEST_POWER = 3
 _DIVISORS = (2, 3, 4, 5, 6, 8, 16)
 _FACTORS = (1, 2, 3)
@@ -50,13 +50,13 @@ def sizes_to_trace(symbols: Sequence[str], scope: SymbolicScope) -> list[dict[st
         for sizes in _combinations(symbols, tuple(candidates), scope):
             if sizes not in found:
                 found.append(sizes)
-        if len(found) >= 2 * _FEWEST * len(symbols):
+        if len(found) >= 2 * _MIN_SIZES * len(symbols):
             break
     check(
-        len(found) >= _FEWEST,
+        len(found) >= _MIN_SIZES,
         lambda: (
-            f"[export] constraints must leave at least {_FEWEST} sizes to compare; got {scope!r}, "
-            f"which leaves {found}. Fix: looser constraints, or numbers instead of symbols."
+            f"[export] constraints must leave at least {_MIN_SIZES} sizes to compare; got "
+            f"{scope!r}: {found}. Fix: looser constraints, or numbers instead of symbols."
         ),
         ExportError,
     )
@@ -74,7 +74,7 @@ def _combinations(
         for n in range(count)
     ]
     allowed = [row for row in rows if _allowed(row, scope)]
-    if len(symbols) > 1 and len(allowed) < 2 * _FEWEST:
+    if len(symbols) > 1 and len(allowed) < 2 * _MIN_SIZES:
         several = itertools.product(candidates, repeat=len(symbols))
         more = (dict(zip(symbols, values)) for values in itertools.islice(several, 20_000))
         allowed += list(itertools.islice((row for row in more if _allowed(row, scope)), 12))

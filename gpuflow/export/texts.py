@@ -95,10 +95,10 @@ _OPERATORS: dict[type, Callable[[Any, Any], Any]] = {
     ast.BitXor: operator.pow,
 }
 # Far more than sizes of programs have; texts from files must not take time or memory without end.
-_LONGEST = 10_000
+_MAX_LENGTH = 10_000
 _DEEPEST = 100
-_MOST_TERMS = 1000
-_LARGEST = 1 << 62
+_MAX_TERMS = 1000
+_MAX_INTEGER = 1 << 62
 _HIGHEST_POWER = 64
 
 
@@ -114,7 +114,7 @@ def parsed(text: str, scope: SymbolicScope) -> Any:
 def _syntax(text: str) -> ast.expr:
     try:
         # ^ is a power, which binds more than Python's.
-        check(len(text) <= _LONGEST, lambda: "too long", ValueError)
+        check(len(text) <= _MAX_LENGTH, lambda: "too long", ValueError)
         return ast.parse(text.strip().replace("^", "**"), mode="eval").body
     except (SyntaxError, ValueError, RecursionError, MemoryError):
         raise _no_size(text) from None
@@ -137,12 +137,12 @@ def _check_divisor(size: Any, text: str) -> None:
 
 def _is_bounded(size: Any) -> bool:
     if isinstance(size, int):
-        return abs(size) <= _LARGEST
+        return abs(size) <= _MAX_INTEGER
     powers = (sum(power for _, power in monomial) for monomial in size.terms)
     return (
-        len(size.terms) <= _MOST_TERMS
+        len(size.terms) <= _MAX_TERMS
         and max(powers, default=0) <= _HIGHEST_POWER
-        and all(abs(count) <= _LARGEST for count in size.terms.values())
+        and all(abs(count) <= _MAX_INTEGER for count in size.terms.values())
     )
 
 
@@ -159,9 +159,9 @@ def _computed(node: ast.expr, text: str, scope: SymbolicScope, depth: int) -> An
         if is_power and not (isinstance(right, int) and 0 <= right <= 8):
             raise _no_size(text)
         terms = [1 if isinstance(operand, int) else len(operand.terms) for operand in (left, right)]
-        if isinstance(node.op, ast.Mult) and terms[0] * terms[1] > _MOST_TERMS:
+        if isinstance(node.op, ast.Mult) and terms[0] * terms[1] > _MAX_TERMS:
             raise _no_size(text)
-        if is_power and math.comb(right + terms[0] - 1, right) > _MOST_TERMS:
+        if is_power and math.comb(right + terms[0] - 1, right) > _MAX_TERMS:
             raise _no_size(text)
         if isinstance(node.op, ast.FloorDiv | ast.Mod):
             _check_divisor(right, text)

@@ -42,7 +42,7 @@ _SHORT_KINDS = {
 }
 
 # Blocks of at most this many statements without nested blocks are written in braces.
-_MOST_INLINE_STATEMENTS = 4
+_MAX_INLINE_STATEMENTS = 4
 
 
 def short_dtype(dtype: str) -> str:
@@ -197,7 +197,7 @@ class _Writer:
         owners = (nodes.Reduce, nodes.For, nodes.Strip, nodes.While, nodes.If)
         is_flat = not any(isinstance(statement, owners) for statement in block.body)
         body = self._indented_lines(block)
-        if is_flat and len(block.body) <= _MOST_INLINE_STATEMENTS:
+        if is_flat and len(block.body) <= _MAX_INLINE_STATEMENTS:
             inline = "; ".join(line.strip() for line in body)
             return [f"{head} {{ {inline} }}" if inline else f"{head} {{ }}"]
         return [head + " {", *body, "}"]

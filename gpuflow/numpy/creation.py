@@ -9,7 +9,7 @@ import numpy as np
 
 from gpuflow import lax
 from gpuflow.base import dtypes, tree
-from gpuflow.base.arguments import MOST_DIMENSIONS, as_integer
+from gpuflow.base.arguments import MAX_DIMENSIONS, as_integer
 from gpuflow.base.errors import check
 from gpuflow.base.foreign import brief, fix_for
 from gpuflow.base.lazy import LazyModule
@@ -275,9 +275,9 @@ def _common_dtype(leaves: Sequence[Any], host: np.ndarray) -> Any:
 def _leaves(value: Any, depth: int = 0) -> list[Any]:
     if isinstance(value, (list, tuple)):
         check(
-            depth < MOST_DIMENSIONS,
+            depth < MAX_DIMENSIONS,
             lambda: (
-                f"[array] lists must be nested at most {MOST_DIMENSIONS} deep, as arrays have no "
+                f"[array] lists must be nested at most {MAX_DIMENSIONS} deep, as arrays have no "
                 "more dimensions; got deeper ones. Fix: flatten them."
             ),
             ValueError,

@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 
 from gpuflow import lax
-from gpuflow.base.arguments import MOST_DIMENSIONS, as_count, as_integers, canonicalize_axis
+from gpuflow.base.arguments import MAX_DIMENSIONS, as_count, as_integers, canonicalize_axis
 from gpuflow.base.errors import OutOfMemoryError, check
 from gpuflow.control.composite import composite
 from gpuflow.core.argument_kinds import explained
@@ -302,7 +302,7 @@ def _bounds(size: int, cuts: Sequence[int]) -> list[int]:
     return [0, *clipped, size]
 
 
-_MOST_SECTIONS = 1 << 24  # an array object takes more than 100 bytes
+_MAX_SECTIONS = 1 << 24  # an array object takes more than 100 bytes
 
 
 def _is_count(indices_or_sections: Any) -> bool:
@@ -356,7 +356,7 @@ def array_split(
         ValueError,
     )
     check(
-        count <= _MOST_SECTIONS,
+        count <= _MAX_SECTIONS,
         lambda: (
             f"[array_split] the list of arrays must fit into memory; got {count} sections. "
             "Fix: jnp.reshape."
@@ -568,9 +568,9 @@ def _block(arrays: Any, level: int = 0) -> tuple[Any, int]:
         ValueError,
     )
     check(
-        level < MOST_DIMENSIONS,
+        level < MAX_DIMENSIONS,
         lambda: (
-            f"[block] lists must be nested at most {MOST_DIMENSIONS} deep; got deeper ones. "
+            f"[block] lists must be nested at most {MAX_DIMENSIONS} deep; got deeper ones. "
             "Fix: drop brackets."
         ),
         ValueError,

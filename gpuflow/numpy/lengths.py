@@ -25,7 +25,7 @@ from gpuflow.numpy.promotion import broadcast_shapes
 from gpuflow.numpy.shaping import broadcast_to, moveaxis, ravel, reshape
 from gpuflow.numpy.sorting import argsort, sort
 
-_MOST_RUNS = 8  # of retained elements, copied as slices
+_MAX_RUNS = 8  # of retained elements, copied as slices
 
 
 def trim_zeros(filt: ArrayLike, trim: str = "fb", axis: int | Sequence[int] | None = None) -> Array:
@@ -162,7 +162,7 @@ def delete(
         ) from None
     indices = np.flatnonzero(retained)
     runs = np.split(indices, np.flatnonzero(np.diff(indices) > 1) + 1)
-    if indices.size > 0 and len(runs) <= _MOST_RUNS:
+    if indices.size > 0 and len(runs) <= _MAX_RUNS:
         return _joined_runs(x, [(int(run[0]), int(run[-1]) + 1) for run in runs], here)
     return x[(slice(None),) * here + (indices,)]
 

@@ -33,7 +33,7 @@ from gpuflow.numpy.shaping import expand_dims, moveaxis, reshape, squeeze
 from gpuflow.numpy.ufuncs import multiply, power, subtract
 
 # columns of vander that are computed by products; more are computed by pow
-_MOST_PRODUCTS = 8
+_MAX_PRODUCTS = 8
 
 
 @composite
@@ -250,7 +250,7 @@ def vander(x: ArrayLike, N: int | None = None, increasing: bool = False) -> Arra
     )
     count = aval.shape[0] if N is None else as_integer("vander", "N", N)
     check(count >= 0, lambda: f"[vander] N must not be negative; got {N}. Fix: N=0.", ValueError)
-    if 0 < count <= _MOST_PRODUCTS:
+    if 0 < count <= _MAX_PRODUCTS:
         columns = [lax.integer_pow(x, k) for k in range(count)]
         return stack(columns if increasing else columns[::-1], -1)
     powers = arange(count, dtype=np.int32)

@@ -16,7 +16,7 @@ if TYPE_CHECKING:
 else:
     html = LazyModule("html")
 
-_MOST_SHOWN = 256  # elements; larger arrays show a histogram
+_MAX_SHOWN = 256  # elements; larger arrays show a histogram
 _SAMPLE = 1 << 16  # elements that a histogram counts
 _BINS, _BAR, _HEIGHT = 40, 6, 48  # bars, and their width and height in pixels
 
@@ -35,7 +35,7 @@ def repr_html(self: Any) -> str | None:
         return None
     host, aval = self.host(), aval_of(self)
     body = f"<pre>{html.escape(str(self))}</pre>"
-    if aval.size > _MOST_SHOWN and not dtypes.is_extended(aval.dtype):
+    if aval.size > _MAX_SHOWN and not dtypes.is_extended(aval.dtype):
         with np.errstate(all="ignore"):
             distribution = _distribution(host)
         body = f"{distribution}<details><summary>values</summary>{body}</details>"

@@ -32,8 +32,8 @@ from gpuflow.version import __version__
 PERIOD = 0.5  # seconds between two looks
 _WATCHED = 4.0  # seconds for which a request holds
 _BUSIEST = 0.05  # of the time that may go into looking at arrays
-_MOST_GROUPS = 50
-_MOST_LETTERS = 200  # of a command
+_MAX_GROUPS = 50
+_MAX_CHARACTERS = 200  # of a command
 _REQUEST = "watched"
 # The fields of a file, from ``state_of_process``.
 _FORM: dict[str, type | tuple[type, ...]] = {
@@ -76,7 +76,7 @@ def state_of_process() -> dict[str, Any]:
     drivers = {str(device): device.driver for device in list(in_use.devices)}
     return {
         "pid": os.getpid(),
-        "command": " ".join(sys.argv)[:_MOST_LETTERS],
+        "command": " ".join(sys.argv)[:_MAX_CHARACTERS],
         "version": __version__,
         "time": time.time(),
         "devices": {name: driver.memory_stats() for name, driver in drivers.items()},
@@ -90,7 +90,7 @@ def state_of_process() -> dict[str, Any]:
                 "bytes": group.bytes,
                 "line": "" if group.line is None else str(group.line),
             }
-            for group in groups[:_MOST_GROUPS]
+            for group in groups[:_MAX_GROUPS]
         ],
     }
 

@@ -20,7 +20,7 @@ from gpuflow.core.rules import Zero
 from gpuflow.core.sharding import Index, Sharding, SingleDeviceSharding, replica_ids
 from gpuflow.core.trace import Tracer
 from gpuflow.runtime.device import Device, default_device
-from gpuflow.runtime.origins import SMALLEST, origins
+from gpuflow.runtime.origins import MIN_RECORDED_BYTES, origins
 
 if TYPE_CHECKING:
     from gpuflow.core.methods import ArrayMethods
@@ -373,7 +373,7 @@ def from_numpy(value: Any, aval: ShapedArray, device: Device | None = None) -> A
     device = device or default_device()
     data = np.array(value, dtype=storage_dtype(aval.dtype), order="C", copy=True)
     data = data.reshape(aval.shape)
-    if origins is not None and data.nbytes >= SMALLEST:
+    if origins is not None and data.nbytes >= MIN_RECORDED_BYTES:
         origins.note(data)
     return Array(device.driver.from_host(data), aval, device)
 

@@ -12,7 +12,7 @@ from gpuflow.base.cached import cached_property
 from gpuflow.base.caches import cache
 from gpuflow.base.config import config
 from gpuflow.base.records import record
-from gpuflow.base.variables import MOST_DEVICES
+from gpuflow.base.variables import MAX_DEVICES
 from gpuflow.compiler.target import Target
 from gpuflow.runtime.driver import Driver
 
@@ -362,9 +362,9 @@ def _check_default(value: Any) -> None:
 
 
 def _check_cpu_count(value: Any) -> None:
-    if not isinstance(value, int) or isinstance(value, bool) or not 1 <= value <= MOST_DEVICES:
+    if not isinstance(value, int) or isinstance(value, bool) or not 1 <= value <= MAX_DEVICES:
         raise ValueError(
-            f"[config] num_cpu_devices must be an integer from 1 to {MOST_DEVICES}; got {value!r}. "
+            f"[config] num_cpu_devices must be an integer from 1 to {MAX_DEVICES}; got {value!r}. "
             "Fix: config.update('num_cpu_devices', 8)."
         )
     if are_in_use() and value != config.environment.cpu_devices:

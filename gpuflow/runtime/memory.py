@@ -19,10 +19,10 @@ import numpy as np
 
 from gpuflow.base.caches import cache
 from gpuflow.base.errors import OutOfMemoryError
-from gpuflow.runtime.origins import SMALLEST, origins
+from gpuflow.runtime.origins import MIN_RECORDED_BYTES, origins
 
-SMALLEST_POOLED = SMALLEST
-MOST_POOLED_BYTES = 1 << 30
+MIN_POOLED = MIN_RECORDED_BYTES
+MAX_POOLED_BYTES = 1 << 30
 ALIGNMENT = 64
 _PAGE = 4096
 
@@ -126,7 +126,7 @@ class _Pool:
             self._free.setdefault(memory.nbytes, []).append(memory)
             self.held += memory.nbytes
             self.used -= memory.nbytes
-            while self.held > MOST_POOLED_BYTES:
+            while self.held > MAX_POOLED_BYTES:
                 self._drop_oldest()
 
     def _drop_oldest(self) -> None:
@@ -156,7 +156,7 @@ _pool = _Pool()
 
 def allocate(shape: tuple[int, ...], dtype: np.dtype, count: int) -> np.ndarray:
     """An uninitialized C-contiguous array; ``count`` is its size in bytes."""
-    if count < SMALLEST_POOLED:
+    if count < MIN_POOLED:
         return np.empty(shape, dtype)
     rounded = -(-count // _PAGE) * _PAGE
     memory = _pool.acquire(rounded)
@@ -170,7 +170,7 @@ def allocate(shape: tuple[int, ...], dtype: np.dtype, count: int) -> np.ndarray:
 
 def allocated_bytes(count: int) -> int:
     """Size of the system allocation of ``allocate`` for ``count`` bytes, without a free block."""
-    if count < SMALLEST_POOLED:
+    if count < MIN_POOLED:
         return max(count, 1)
     return -(-count // _PAGE) * _PAGE + ALIGNMENT
 

@@ -12,7 +12,7 @@ from typing import Any
 from gpuflow.base.config import config
 from gpuflow.base.util import SourceLocation, user_source_location
 
-SMALLEST = 1 << 16  # bytes; also the smallest block of the CPU's pool
+MIN_RECORDED_BYTES = 1 << 16  # bytes; also the smallest block of the CPU's pool
 
 
 class Origins:

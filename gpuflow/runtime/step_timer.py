@@ -23,7 +23,7 @@ from gpuflow.compiler.planning.plan import (
 from gpuflow.core.jaxpr import Eqn
 from gpuflow.runtime.program_text import DriverText
 
-MOST_SOURCES = 3  # source lines shown in a viewer; the detail ``lines`` has all
+MAX_SOURCES = 3  # source lines shown in a viewer; the detail ``lines`` has all
 
 
 class StepTimer:
@@ -93,6 +93,6 @@ def details_of(plan: Plan, step: Step) -> dict[str, Any]:
     if eqns:
         details["ops"] = " ".join(eqn.primitive.name for eqn in eqns)
     if sources:
-        details["source"] = ", ".join(sources[:MOST_SOURCES])
+        details["source"] = ", ".join(sources[:MAX_SOURCES])
         details["lines"] = sources
     return details

@@ -17,8 +17,8 @@ BITS = 3  # numbers that were only moved: equal to the bit, payloads of nan incl
 EXACT = 2  # equal numbers, signs of zeros included
 ROUGH = 1  # rounded differently by different ways of computing; only moved from then on
 
-MOST_ELEMENTS = 2000
-MOST_RANK = 8
+MAX_ELEMENTS = 2000
+MAX_RANK = 8
 
 
 @dataclass(frozen=True)
@@ -105,7 +105,7 @@ class Writer:
 
     def add(self, text: str, shape: Sequence[int], dtype: str, grade: int) -> Value | None:
         """Write ``name = text``, unless the result would be too large."""
-        if size(shape) > MOST_ELEMENTS or len(shape) > MOST_RANK:
+        if size(shape) > MAX_ELEMENTS or len(shape) > MAX_RANK:
             return None
         value = Value(self.name(), tuple(shape), dtype, grade)
         self.line(f"{value.name} = {text}")

@@ -18,7 +18,7 @@ ROOT = Path(__file__).parents[2]
 @pytest.fixture(autouse=True)
 def no_builds_before(monkeypatch):
     monkeypatch.setattr(progress, "_state", progress._State())
-    monkeypatch.setattr(progress, "SHORTEST_SECONDS", 0.0)
+    monkeypatch.setattr(progress, "MIN_SECONDS", 0.0)
     progress._load_rich()  # an import may take longer than a build
 
 
@@ -62,7 +62,7 @@ def test_builds_that_follow_each_other_add_up(monkeypatch):
 
 def test_short_builds_are_never_shown(monkeypatch):
     monkeypatch.setattr(progress, "AFTER_SECONDS", 0.01)
-    monkeypatch.setattr(progress, "SHORTEST_SECONDS", 30.0)
+    monkeypatch.setattr(progress, "MIN_SECONDS", 30.0)
     monkeypatch.setattr(sys, "stderr", Terminal())
     build(0.3)
     assert sys.stderr.getvalue() == ""

@@ -25,7 +25,7 @@ from gpuflow import checkpointing
 
 SIZE = 60_000
 # A step, which is two saves, takes some 50 ms, most of them for the disk.
-LONGEST = 0.15
+MAX_DELAY = 0.15
 
 
 def state(step: int) -> dict[str, object]:
@@ -103,7 +103,7 @@ def run(folder: Path, kills: int, seed: int) -> tuple[int, int]:
     one = newest = halves = 0
     for _ in range(kills):
         before = one, newest
-        told = kill_one(folder, newest + 1, rng.uniform(0, LONGEST))
+        told = kill_one(folder, newest + 1, rng.uniform(0, MAX_DELAY))
         halves += is_half_written(folder)
         one = check_state(checkpointing.restore(folder / "one"))
         newest = check_state(manager.restore(like=state(0)))

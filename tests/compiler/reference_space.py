@@ -7,8 +7,8 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from gpuflow.compiler.fusion.legality import MOST_OPERANDS, MOST_SCALAR_OPERANDS
-from gpuflow.compiler.fusion.regions import MOST_IN_LOOPS, MOST_MEMBERS
+from gpuflow.compiler.fusion.legality import MAX_OPERANDS, MAX_SCALAR_OPERANDS
+from gpuflow.compiler.fusion.regions import MAX_MEMBERS, MAX_MEMBERS_IN_LOOPS
 from gpuflow.compiler.fusion.space import (
     DimKey,
     FusionProgram,
@@ -73,11 +73,13 @@ def space_of(
     Raises:
         NotOneKernelError: no single kernel can compute it.
     """
-    if len(members) > MOST_MEMBERS:
-        raise NotOneKernelError(f"it would have more than {MOST_MEMBERS} equations")
+    if len(members) > MAX_MEMBERS:
+        raise NotOneKernelError(f"it would have more than {MAX_MEMBERS} equations")
     in_loops = [e for e in members if program.iterations[e].sizes]
-    if len(in_loops) > MOST_IN_LOOPS:
-        raise NotOneKernelError(f"it would have more than {MOST_IN_LOOPS} equations in loops")
+    if len(in_loops) > MAX_MEMBERS_IN_LOOPS:
+        raise NotOneKernelError(
+            f"it would have more than {MAX_MEMBERS_IN_LOOPS} equations in loops"
+        )
     unifier, real = _unify(program, members)
     classes = {key: unifier.find(key) for key in unifier.parent}
     sizes = {root: unifier.size[root] for root in set(classes.values())}
@@ -160,7 +162,7 @@ def _choose_kind(
     program: FusionProgram, space: IterationSpace, domain: frozenset[DimKey], largest: int
 ) -> None:
     space.escaping = program.escaping(space.members, space.unstored)
-    most = MOST_OPERANDS if domain else MOST_SCALAR_OPERANDS
+    most = MAX_OPERANDS if domain else MAX_SCALAR_OPERANDS
     if len(_external_arrays(program, space)) + len(space.escaping) > most:
         raise NotOneKernelError(f"it would have more than {most} arrays")
     reductions = [e for e in space.members if _reduced_axes(program, space, e)]

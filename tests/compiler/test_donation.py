@@ -13,8 +13,8 @@ from gpuflow.kir.nodes import Apply, Mode
 from gpuflow.kir.verify import verify
 from gpuflow.kir.walk import statements
 from gpuflow.targets.cpu.codegen.schedules.row_values import cache_row_values
-from gpuflow.targets.cpu.codegen.schedules.rows_across_lanes import SMALLEST_TRANSPOSED
-from gpuflow.targets.cpu.codegen.schedules.split_reductions import SMALLEST_SPLIT
+from gpuflow.targets.cpu.codegen.schedules.rows_across_lanes import MIN_TRANSPOSED
+from gpuflow.targets.cpu.codegen.schedules.split_reductions import MIN_SPLIT
 
 RANDOM = np.random.default_rng(0)
 
@@ -79,7 +79,7 @@ def check_values(function, args, donated):
 # --- every kind and schedule -----------------------------------------------------------------
 
 ROWS = {
-    "turned": (2 + SMALLEST_TRANSPOSED // 10, 10),
+    "turned": (2 + MIN_TRANSPOSED // 10, 10),
     "a few elements": (40, 10),
     "one element": (30, 1),
     "a few vectors": (200, 50),
@@ -156,7 +156,7 @@ def test_full(shape):
 @pytest.mark.parametrize("columns", [5, 50])
 def test_dtypes(dtype, columns):
     with gf.enable_x64(dtype == "float64"):
-        x = jnp.asarray(normals(SMALLEST_TRANSPOSED // 5, columns) * 9).astype(dtype)
+        x = jnp.asarray(normals(MIN_TRANSPOSED // 5, columns) * 9).astype(dtype)
         plain, donating = gf.jit(scaled), gf.jit(scaled, donate_argnums=0)
         wanted = np.asarray(plain(x))
         np.testing.assert_array_equal(np.asarray(donating(x)), wanted)
@@ -167,7 +167,7 @@ def scaled(x):
 
 
 def test_parts_of_a_split_sum_write_in_place():
-    shape = (SMALLEST_SPLIT // 64, 128)
+    shape = (MIN_SPLIT // 64, 128)
     jaxpr = gf.jit(gradient_and_bias).lower(normals(*shape), normals(*shape), normals(128)).jaxpr
     (step,) = compile_plan(jaxpr, (0, 2))[0].steps
     assert {o.mode for o in step.kernel.operands if o.name.startswith("u")} == {Mode.INOUT}

@@ -9,8 +9,8 @@ import pytest
 import gpuflow as gf
 import gpuflow.numpy as jnp
 from gpuflow import lax
-from gpuflow.compiler.fusion.legality import MOST_OPERANDS, MOST_SCALAR_OPERANDS
-from gpuflow.compiler.fusion.regions import MOST_IN_LOOPS, MOST_MEMBERS
+from gpuflow.compiler.fusion.legality import MAX_OPERANDS, MAX_SCALAR_OPERANDS
+from gpuflow.compiler.fusion.regions import MAX_MEMBERS, MAX_MEMBERS_IN_LOOPS
 
 NOTE = Path(__file__).parents[2] / "docs" / "design" / "0024-fusion.md"
 EXAMPLES = r"## ([^\n]+)\n[^#]*?```python\n(.*?)\n```\n\n```text\n(.*?)\n```"
@@ -53,6 +53,6 @@ def test_the_note_has_three_examples():
 
 def test_the_note_knows_the_limits():
     text = " ".join(_text().split())
-    limits = f"at most {MOST_OPERANDS} arrays ({MOST_SCALAR_OPERANDS} without axes)"
-    assert f"{limits}, {MOST_IN_LOOPS} equations in loops, {MOST_MEMBERS} in all" in text
-    assert f"The limit is {MOST_IN_LOOPS}." in text
+    limits = f"at most {MAX_OPERANDS} arrays ({MAX_SCALAR_OPERANDS} without axes)"
+    assert f"{limits}, {MAX_MEMBERS_IN_LOOPS} equations in loops, {MAX_MEMBERS} in all" in text
+    assert f"The limit is {MAX_MEMBERS_IN_LOOPS}." in text

@@ -198,12 +198,12 @@ def results(kernel, call, rng):
     ],
 )
 def test_tiles_mean_the_same(function, most, shape, monkeypatch):
-    monkeypatch.setattr(lane_tiles, "MOST_ITERATIONS", most)
+    monkeypatch.setattr(lane_tiles, "MAX_ITERATIONS", most)
     *_, call = kernels_of(function, jnp.ones(shape[0], int), jnp.ones(shape, int))
     blocks = lanes_in_blocks(call.kernel)
     verify(blocks)
     assert any(1 < local.rows <= most for local in blocks.locals)
-    monkeypatch.setattr(lane_tiles, "MOST_ITERATIONS", 0)
+    monkeypatch.setattr(lane_tiles, "MAX_ITERATIONS", 0)
     others = lanes_in_blocks(call.kernel)
     assert all(local.rows == 1 for local in others.locals)
     want, *got = [

@@ -14,7 +14,7 @@ from gpuflow.kir.nodes import For, Mode, Strip, While
 from gpuflow.kir.verify import verify
 from gpuflow.kir.walk import statements
 from gpuflow.targets.cpu.codegen.schedules import lane_compaction
-from gpuflow.targets.cpu.codegen.schedules.lane_blocks import FEWEST_LANES, lanes_in_blocks
+from gpuflow.targets.cpu.codegen.schedules.lane_blocks import MIN_LANES, lanes_in_blocks
 from gpuflow.targets.cpu.target import NativeTarget
 
 RNG = np.random.default_rng(9)
@@ -282,7 +282,7 @@ def test_blocks_of_lanes_mean_the_same(count, price, monkeypatch):
     (call,) = calls(gf.vmap(newton), jnp.ones(count), jnp.ones(count, int))
     blocks = lanes_in_blocks(call.kernel)
     verify(blocks)
-    assert any(isinstance(s, Strip) for s in statements(blocks.body)) == (count >= FEWEST_LANES)
+    assert any(isinstance(s, Strip) for s in statements(blocks.body)) == (count >= MIN_LANES)
     a = np.exp(np.random.default_rng(0).uniform(0, 9, count)).astype(np.float32)
     limits = np.arange(count, dtype=np.int32) % 9
     results = []

@@ -19,7 +19,7 @@ import gpuflow.numpy as jnp
 from gpuflow.compiler.fusion.clones import clone_cheap
 from gpuflow.compiler.fusion.fuse import describe_program, fuse
 from gpuflow.compiler.fusion.legality import loop_structure_of, space_of, space_of_region
-from gpuflow.compiler.fusion.regions import MOST_IN_LOOPS, MergedRegion, Region
+from gpuflow.compiler.fusion.regions import MAX_MEMBERS_IN_LOOPS, MergedRegion, Region
 from gpuflow.compiler.fusion.space import NotOneKernelError
 from gpuflow.compiler.passes.program import cse, dce, hoist_array_literals, inline, simplify
 
@@ -163,13 +163,13 @@ def test_a_kernel_has_so_many_equations():
     """A long chain becomes several kernels; single numbers are no part of loops."""
 
     def chain(x):
-        for k in range(MOST_IN_LOOPS // 2 + 10):
+        for k in range(MAX_MEMBERS_IN_LOOPS // 2 + 10):
             x = jnp.sin(x) + k
         return x
 
     sizes = [len(group.members) for group in fuse(described(chain, X))]
-    assert max(sizes) == MOST_IN_LOOPS
-    assert sum(sizes) == 2 * (MOST_IN_LOOPS // 2 + 10)
+    assert max(sizes) == MAX_MEMBERS_IN_LOOPS
+    assert sum(sizes) == 2 * (MAX_MEMBERS_IN_LOOPS // 2 + 10)
     assert [len(group.members) for group in fuse(described(chain, X[0, 0]))] == [sum(sizes)]
 
 

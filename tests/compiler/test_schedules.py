@@ -40,21 +40,21 @@ from gpuflow.targets.cuda.codegen.schedules.pipeline import CUDA_SCHEDULES
 # Where a schedule begins to pay, made small: the interpreter takes its time with each point.
 SMALL = {
     split_reductions: {
-        "SMALLEST_SPLIT": 64,
-        "SMALLEST_CHUNK": 16,
-        "SMALLEST_CHUNK_ROWS": 3,
+        "MIN_SPLIT": 64,
+        "MIN_CHUNK": 16,
+        "MIN_CHUNK_ROWS": 3,
         "ENOUGH_POINTS": 8,
         "ENOUGH_COLUMNS": 512,
         "_ALIGNED_ROWS": 2,
     },
-    row_phases: {"SHORTEST_ROW": 24, "SHORTEST_OF_MANY": 48},
-    gpu_row_phases: {"SHORTEST_ROW": 12},
-    rows_across_lanes: {"SMALLEST_TRANSPOSED": 32},
-    known_strides: {"SMALLEST_SPECIALIZED": 16},
-    tiled_maps: {"SMALLEST_TILED": 16, "SHORTEST_TILED": 3, "TILE": 4, "BAND": 8},
+    row_phases: {"MIN_ROW_LENGTH": 24, "MIN_LENGTH_OF_MANY_ROWS": 48},
+    gpu_row_phases: {"MIN_ROW_LENGTH": 12},
+    rows_across_lanes: {"MIN_TRANSPOSED": 32},
+    known_strides: {"MIN_SPECIALIZED": 16},
+    tiled_maps: {"MIN_TILED_SIZE": 16, "MIN_TILED_DIM": 3, "TILE": 4, "BAND": 8},
     interchange: {"COLUMN_BLOCK": 8, "ROW_BLOCK": 4},
-    gpu_tiled_maps: {"SMALLEST_TILED": 16, "SHORTEST_TILED": 3, "SIDE": 4},
-    splits: {"SMALLEST_SPLIT": 64, "TARGET_BLOCKS": 64, "MIN_CHUNK": {"column": 4, "row": 8}},
+    gpu_tiled_maps: {"MIN_TILED_SIZE": 16, "MIN_TILED_DIM": 3, "SIDE": 4},
+    splits: {"MIN_SPLIT": 64, "TARGET_BLOCKS": 64, "MIN_CHUNK": {"column": 4, "row": 8}},
 }
 MAPS = (
     lambda x, y: x * 2 - y,

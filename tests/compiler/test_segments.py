@@ -27,7 +27,7 @@ from gpuflow.compiler.pipeline import compile_plan
 from gpuflow.compiler.planning import symbolic_program
 from gpuflow.compiler.planning.plan import KernelStep
 from gpuflow.kir.nodes import Mode, Operand, Role
-from gpuflow.targets.cpu.codegen.schedules.split_reductions import SMALLEST_SPLIT
+from gpuflow.targets.cpu.codegen.schedules.split_reductions import MIN_SPLIT
 from gpuflow.targets.cpu.runtime.kernels import compile_cpu
 from gpuflow.targets.cpu.runtime.native.object_code import load_native, module_defining
 
@@ -42,9 +42,9 @@ SIZES = [
     4096,
     4099,
     40009,
-    SMALLEST_SPLIT - 1,
-    SMALLEST_SPLIT,
-    SMALLEST_SPLIT + 77,
+    MIN_SPLIT - 1,
+    MIN_SPLIT,
+    MIN_SPLIT + 77,
     300007,
 ]
 

@@ -17,8 +17,8 @@ from gpuflow.kir.verify import verify
 from gpuflow.targets.cpu.codegen.schedules.split_reductions import (
     ENOUGH_COLUMNS,
     ENOUGH_POINTS,
-    MOST_CHUNKS,
-    SMALLEST_SPLIT,
+    MAX_CHUNKS,
+    MIN_SPLIT,
 )
 
 ROOT = Path(__file__).resolve().parents[2]
@@ -28,7 +28,7 @@ ROOT = Path(__file__).resolve().parents[2]
 
 
 def test_small_arrays_are_one_launch():
-    for shape in [(0,), (2,), (1000,), (SMALLEST_SPLIT - 1,)]:
+    for shape in [(0,), (2,), (1000,), (MIN_SPLIT - 1,)]:
         assert len(calls_of(jnp.sum, shape)) == 1
     assert len(calls_of(lambda x: x.sum(0), (100, 100))) == 1
 
@@ -36,8 +36,8 @@ def test_small_arrays_are_one_launch():
 @pytest.mark.parametrize(
     "function, shape, count",
     [
-        (jnp.sum, (SMALLEST_SPLIT,), 2),
-        (jnp.sum, (SMALLEST_SPLIT + 1,), 3),  # with a call for what is left over
+        (jnp.sum, (MIN_SPLIT,), 2),
+        (jnp.sum, (MIN_SPLIT + 1,), 3),  # with a call for what is left over
         (lambda x: x.sum(0), (65536, 64), 2),
         (lambda x: x.sum(0), (128, 65536), 1),  # wide: threads take columns
         (lambda x: x.sum(1), (4096, 1024), 1),  # many rows: threads take rows
@@ -53,16 +53,16 @@ def test_which_calls_are_split(function, shape, count):
 
 
 def test_parts_depend_on_the_shape_only():
-    """Nothing of the split asks for threads, and there are never more chunks than MOST_CHUNKS."""
-    for rows in (SMALLEST_SPLIT, SMALLEST_SPLIT + 77, 1 << 20, 10**7, 1 << 24):
+    """Nothing of the split asks for threads, and there are never more chunks than MAX_CHUNKS."""
+    for rows in (MIN_SPLIT, MIN_SPLIT + 77, 1 << 20, 10**7, 1 << 24):
         parts = calls_of(jnp.sum, (rows,))[0]
-        assert 2 <= parts.extent <= MOST_CHUNKS
+        assert 2 <= parts.extent <= MAX_CHUNKS
         left = calls_of(jnp.sum, (rows,))[1:-1]
         assert parts.points + sum(call.points for call in left) == rows
 
 
 def test_rules_at_their_bounds():
-    rows = SMALLEST_SPLIT // ENOUGH_POINTS
+    rows = MIN_SPLIT // ENOUGH_POINTS
     assert len(calls_of(lambda x: x.sum(1), (ENOUGH_POINTS, rows))) == 1
     assert len(calls_of(lambda x: x.sum(1), (ENOUGH_POINTS - 1, 2 * rows))) > 1
     assert len(calls_of(lambda x: x.sum(0), (4096, ENOUGH_COLUMNS))) == 1
@@ -102,9 +102,9 @@ def test_a_kernel_that_needs_its_result_again_is_not_split():
 # --- results --------------------------------------------------------------------------------
 
 LENGTHS = [
-    SMALLEST_SPLIT - 1,
-    SMALLEST_SPLIT,
-    SMALLEST_SPLIT + 1,
+    MIN_SPLIT - 1,
+    MIN_SPLIT,
+    MIN_SPLIT + 1,
     65537,
     99991,
     1 << 17,
@@ -129,7 +129,7 @@ COLUMNS = [1, 2, 3, 7, 16, 17, 64, 127, 128, 129, 1000]
 
 @pytest.mark.parametrize("columns", COLUMNS)
 def test_columns_of_awkward_widths(columns):
-    rows = SMALLEST_SPLIT // columns + 13
+    rows = MIN_SPLIT // columns + 13
     x = normals(rows, columns) + 1
     mean, top = gf.jit(lambda x: (x.mean(0), x.max(0)))(x)
     np.testing.assert_allclose(mean, x.astype(np.float64).mean(0), rtol=3e-7)

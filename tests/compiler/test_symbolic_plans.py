@@ -136,7 +136,7 @@ def test_one_plan_serves_a_class_of_sizes(monkeypatch):
 
 
 def test_the_oldest_plan_goes(monkeypatch):
-    monkeypatch.setattr(symbolic_program, "MOST_PLANS", 4)
+    monkeypatch.setattr(symbolic_program, "MAX_PLANS", 4)
     for columns in (*range(2, 18), 5, 2, 100, 9):
         plan = plan_of(norms, (30, columns))
         (program,) = symbolic_program._programs.values()

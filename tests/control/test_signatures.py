@@ -16,7 +16,7 @@ from gpuflow.control import programs, signatures
 @pytest.fixture
 def few(monkeypatch):
     """Functions made then remember 16 signatures."""
-    monkeypatch.setattr(signatures, "MOST_SIGNATURES", 16)
+    monkeypatch.setattr(signatures, "MAX_SIGNATURES", 16)
     monkeypatch.setattr(signatures, "_AGE", 2)
 
 
@@ -63,7 +63,7 @@ def test_static_arguments_are_bounded_too(few):
 
 
 def test_bodies_of_loops_are_bounded(monkeypatch):
-    monkeypatch.setattr(programs, "_MOST_PROGRAMS", 8)
+    monkeypatch.setattr(programs, "_MAX_PROGRAMS", 8)
     body, condition = (lambda s: s + 1), (lambda s: s[0] < 3)
     for size in range(1, 50):
         np.testing.assert_array_equal(

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
-from fuzzing.loops import DRAWS, MOST_TRIPS, Block, Kind, LoopProgram, Statement
+from fuzzing.loops import DRAWS, MAX_TRIPS, Block, Kind, LoopProgram, Statement
 
 import gpuflow as gf
 import gpuflow.numpy as jnp
@@ -82,7 +82,7 @@ class _Builder:
         low, high = s.params["low"], s.params["high"]
         if high is None:
             limit, *args = args
-            low, high = np.int32(low), jnp.clip(limit, 0, MOST_TRIPS)
+            low, high = np.int32(low), jnp.clip(limit, 0, MAX_TRIPS)
         init = [self.fit(x, k) for x, k in zip(args, s.kinds, strict=True)]
         return lax.fori_loop(
             low, high, lambda i, v: self.fitted(s.blocks[0], s.kinds, [i, *v], values), init
@@ -90,7 +90,7 @@ class _Builder:
 
     def while_(self, s: Statement, args: list[Any], values: dict[int, Any]) -> Any:
         limit, *args = args
-        limit, kinds = jnp.clip(limit, 0, MOST_TRIPS), s.kinds[1:]
+        limit, kinds = jnp.clip(limit, 0, MAX_TRIPS), s.kinds[1:]
         condition, body = s.blocks
 
         def go_on(carry: list[Any]) -> Any:

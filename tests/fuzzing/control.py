@@ -17,7 +17,7 @@ import gpuflow.numpy as jnp
 from gpuflow import lax
 
 Run = Callable[[Any, Sequence[Any]], list[Any]]
-MOST_TRIPS = 4  # loops whose bounds are computed
+MAX_TRIPS = 4  # loops whose bounds are computed
 
 
 def integer(x: Any) -> int:
@@ -27,11 +27,11 @@ def integer(x: Any) -> int:
 
 def trips(limit: int) -> int:
     """How often a loop with a computed bound runs."""
-    return min(max(limit, 0), MOST_TRIPS)
+    return min(max(limit, 0), MAX_TRIPS)
 
 
 def _clamped(x: Any) -> Any:
-    return lax.clamp(np.int32(0), x, np.int32(MOST_TRIPS))
+    return lax.clamp(np.int32(0), x, np.int32(MAX_TRIPS))
 
 
 def _stack(rows: list[Any], axis: int, type_: Any) -> Any:

@@ -11,7 +11,7 @@ from fuzzing.running import make_index
 from hypothesis import strategies as st
 
 # The reference of general gathers and scatters visits elements one by one.
-MOST_VISITED = 300
+MAX_VISITED = 300
 
 
 def _is_index(t: Type) -> bool:
@@ -104,7 +104,7 @@ def _windows(m: Maker) -> tuple[int, list[int], Windows] | None:
         return None
     batch = m.types[index].shape
     windows = Windows(m, m.types[k].shape, batch)
-    if windows.visited > MOST_VISITED or len(windows.shape) > 4:
+    if windows.visited > MAX_VISITED or len(windows.shape) > 4:
         return None
     dtype = m.types[index].dtype
     others = [m.find(lambda t: t.dtype == dtype and t.shape == batch) for _ in windows.mapped[1:]]

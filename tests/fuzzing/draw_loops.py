@@ -17,7 +17,7 @@ from fuzzing.maker import pick
 from hypothesis import strategies as st
 
 FLOAT_BOUND, INT_BOUND = 4.0, 40.0
-MOST_SLOPE = 4.0
+MAX_SLOPE = 4.0
 PREDICATE, INTEGER = Kind((), "bool"), Kind((), "int32")
 
 
@@ -91,7 +91,7 @@ class Writer:
         out = self.new(fact)
         self.statements.append(Statement(op, tuple(args), (out,), (fact.kind,), params))
         if fact.kind.is_float:
-            return self.scaled(out, max(fact.bound / FLOAT_BOUND, fact.slope / MOST_SLOPE))
+            return self.scaled(out, max(fact.bound / FLOAT_BOUND, fact.slope / MAX_SLOPE))
         if fact.kind.dtype == "int32" and fact.bound > INT_BOUND:
             if self.chance():
                 by = self.pick([3, 5, 8])
@@ -193,7 +193,7 @@ class Writer:
         outs = []
         for kind in kinds:
             bound = FLOAT_BOUND if kind.is_float else INT_BOUND
-            outs.append(self.new(Fact(kind, bound, MOST_SLOPE * kind.is_float)))
+            outs.append(self.new(Fact(kind, bound, MAX_SLOPE * kind.is_float)))
         self.statements.append(
             Statement(op, tuple(args), tuple(outs), tuple(kinds), params, tuple(blocks))
         )

@@ -17,7 +17,7 @@ from typing import Any
 
 import numpy as np
 
-MOST_TRIPS = 4  # of loops whose bounds are computed
+MAX_TRIPS = 4  # of loops whose bounds are computed
 DRAWS = 8  # how many numbers are folded into a key
 MARGIN = 2e-3  # no decision lies nearer to where it changes
 
@@ -211,14 +211,14 @@ class Interpreter:
         low, high = s.params["low"], s.params["high"]
         if high is None:
             limit, *args = args
-            high = int(np.clip(limit, 0, MOST_TRIPS))
+            high = int(np.clip(limit, 0, MAX_TRIPS))
         args = fitted(args, s.kinds)
         for i in range(low, high):
             args = fitted(self.block(s.blocks[0], [np.asarray(i), *args], values), s.kinds)
         return args
 
     def while_(self, s: Statement, args: list[Any], values: dict[int, Any]) -> list[Any]:
-        limit = int(np.clip(args[0], 0, MOST_TRIPS))
+        limit = int(np.clip(args[0], 0, MAX_TRIPS))
         most = s.params["max_steps"]
         condition, body = s.blocks
         count, args = 0, fitted(args[1:], s.kinds[1:])

@@ -11,8 +11,8 @@ from typing import Any
 from fuzzing.programs import INTEGERS, Program, Step
 from hypothesis import strategies as st
 
-LARGEST = 1e3  # values that may get larger than this are brought back by tanh
-MOST_ELEMENTS = 4000
+MAX_VALUE = 1e3  # values that may get larger than this are brought back by tanh
+MAX_ELEMENTS = 4000
 
 
 @dataclass(frozen=True)
@@ -64,7 +64,7 @@ class Options:
     forward: bool = False
     smooth: bool = False
     nested: bool = False
-    most_elements: int = MOST_ELEMENTS
+    most_elements: int = MAX_ELEMENTS
 
 
 def pick(draw: Any, choices: Sequence[Any]) -> Any:
@@ -160,9 +160,9 @@ class Maker:
         self.steps.append(Step(op, tuple(args), params, exact))
         self.types.append(Type(tuple(shape), dtype, exact, bound))
         number = len(self.types) - 1
-        if bound > LARGEST and "float" in dtype:
+        if bound > MAX_VALUE and "float" in dtype:
             return self.add("tanh", [number], shape, dtype, False)
-        if bound > LARGEST and dtype == "complex64":
+        if bound > MAX_VALUE and dtype == "complex64":
             return self.add("mul_number", [number], shape, dtype, False, 1.0, value=1e-3)
         return number
 

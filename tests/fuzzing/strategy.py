@@ -8,7 +8,7 @@ from math import prod
 from typing import Any
 
 from fuzzing import draw_control, draw_elementwise, draw_indexing, draw_layout
-from fuzzing.maker import MOST_ELEMENTS, Maker, Options, Type
+from fuzzing.maker import MAX_ELEMENTS, Maker, Options, Type
 from fuzzing.programs import FLOATS, INTEGERS, SPECIAL_SEEDS, Program
 from hypothesis import strategies as st
 
@@ -62,7 +62,7 @@ def _finished(draw: Any, maker: Maker) -> Program:
 SIZES = (0, 1, 1, 2, 3, 4, 5, 6, 7, 8, 9, 17, 33, 2, 3, 4, 5)
 # Enough for vectors, cache tiles and several threads.
 LARGE_SIZES = (31, 64, 65, 127, 257, 600, 1021, 2, 3, 1)
-LARGE_MOST = 300_000
+MAX_LARGE = 300_000
 
 
 @st.composite
@@ -72,7 +72,7 @@ def programs(
     """Programs of up to ``most_steps`` draws without control flow; most values are float32."""
     some = st.sampled_from(LARGE_SIZES if large else SIZES)
     sizes = draw(st.lists(some, min_size=2, max_size=3))
-    options = Options(most_elements=LARGE_MOST if large else MOST_ELEMENTS)
+    options = Options(most_elements=MAX_LARGE if large else MAX_ELEMENTS)
     maker = Maker(draw, sizes, _inputs(draw, sizes, dtypes or NAMES, 4, options), options)
     for _ in range(draw(st.integers(4, most_steps))):
         draw(st.sampled_from(SIMPLE))(maker)
@@ -152,7 +152,7 @@ def reducing_programs(draw: Any, most_steps: int = 9) -> Program:
     for _ in range(draw(st.integers(0, 2))):
         axis = draw(st.integers(0, len(shape) - 1))
         inputs.append(Type(shape[:axis] + shape[axis + 1 :], "float32", True, 9.0))
-    maker = Maker(draw, shape, inputs, Options(most_elements=LARGE_MOST))
+    maker = Maker(draw, shape, inputs, Options(most_elements=MAX_LARGE))
     for _ in range(draw(st.integers(3, most_steps))):
         draw(st.sampled_from(REDUCING))(maker)
     return _finished(draw, maker)

@@ -34,7 +34,7 @@ NHWC = ("NHWC", "HWIO", "NHWC")
 def few_builds(monkeypatch):
     """One size of tiles, which always looks for margins, and splits sums that are short."""
     monkeypatch.setattr(convolutions, "TILE_SHAPES", ((1, 32),))
-    monkeypatch.setattr(convolutions, "FEWEST_SLICES", 2)
+    monkeypatch.setattr(convolutions, "MIN_SLICES", 2)
     monkeypatch.setattr(implicit_gemm.ImplicitGemm, "reads_padding", True)
 
 
@@ -318,7 +318,7 @@ def test_nan_and_infinity_in_tensorfloat32(few_builds):
 @pytest.mark.parametrize("name", ["channels last", "holes in everything", "groups", "bfloat16"])
 def test_numbers_of_64_bits(name, few_builds, monkeypatch):
     """Builds for arrays that span 2^31 elements; here, for all."""
-    monkeypatch.setattr(convolutions, "LONGEST", 0)
+    monkeypatch.setattr(convolutions, "MAX_LENGTH", 0)
     case = Case(**CASES[name])
     case.check_gradients()
     for step in calls_of(with_gradients(case), *case.operands):
@@ -329,7 +329,7 @@ def test_numbers_of_64_bits(name, few_builds, monkeypatch):
 
 
 def test_long_halves_across(few_builds, free_copies, monkeypatch):
-    monkeypatch.setattr(convolutions, "LONGEST", 0)
+    monkeypatch.setattr(convolutions, "MAX_LENGTH", 0)
     case = half_case("groups")
     case.check_gradients()
     assert ["ACROSS", "ACROSS"] in ways_of(with_gradients(case), *case.operands)

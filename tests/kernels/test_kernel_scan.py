@@ -106,7 +106,7 @@ def test_columns_and_complex_numbers():
 
 @pytest.mark.parametrize("reverse", [False, True])
 def test_rows_in_chunks(reverse, monkeypatch):
-    monkeypatch.setattr(scans, "LONGEST_CHUNK", 1 << 11)
+    monkeypatch.setattr(scans, "MAX_CHUNK", 1 << 11)
     monkeypatch.setattr(scans, "ROW_CHUNK", 1 << 11)
     x = RNG.integers(-9, 9, size=(2, 5003)).astype(np.int32)
     scan = Scan("add", 2, 5003, 1, reverse)
@@ -120,7 +120,7 @@ def test_rows_in_chunks(reverse, monkeypatch):
 
 
 def test_columns_in_chunks_of_chunks(monkeypatch):
-    monkeypatch.setattr(scans, "LONGEST_COLUMN", 4)
+    monkeypatch.setattr(scans, "MAX_COLUMN", 4)
     x = RNG.integers(0, 9, size=(2, 31)).astype(np.uint8)
     scan = Scan("max", 2, 31, 1, True)
     got, sequence = run_scan(scan, x)

@@ -73,8 +73,8 @@ def test_the_order_is_that_of_the_host(dtype):
 
 
 def test_long_rows_in_passes(monkeypatch):
-    monkeypatch.setattr(sorts, "LONGEST_TILE", {32: 256, 64: 256})
-    monkeypatch.setattr(sorts, "_MOST_CHUNKS", 2)  # of the five tiles: three, and two
+    monkeypatch.setattr(sorts, "MAX_TILE", {32: 256, 64: 256})
+    monkeypatch.setattr(sorts, "_MAX_CHUNKS", 2)  # of the five tiles: three, and two
     x = keys_of("float32", (2, 1031))
     sequence = LaunchSequence(2)
     sort = Sort(2, 1031, 1, 1, 1031)
@@ -89,7 +89,7 @@ def test_long_rows_in_passes(monkeypatch):
 @pytest.mark.parametrize("dtype", ["int8", "uint64", "bfloat16", "float8_e4m3fn", "int4"])
 def test_keys_alone(dtype, length, inner, descending, monkeypatch):
     """Bits move as they are: zeros and nan of both signs keep their order."""
-    monkeypatch.setattr(sorts, "LONGEST_TILE", {32: 256, 64: 256})
+    monkeypatch.setattr(sorts, "MAX_TILE", {32: 256, 64: 256})
     x = keys_of(dtype, (2, length, inner))
     sequence, sort = LaunchSequence(2), Sort(2, length, inner, 1, length, descending)
     assert sorts.add_sort(sequence, sort, [ArrayLocation(0)], [ArrayLocation(1)], [x.dtype])
@@ -112,7 +112,7 @@ def test_blocks_in_any_order(alone, seed, monkeypatch):
 
     A block that took its tile by its number would wait for ones that have not begun.
     """
-    monkeypatch.setattr(sorts, "LONGEST_TILE", {32: 256, 64: 256})
+    monkeypatch.setattr(sorts, "MAX_TILE", {32: 256, 64: 256})
     launch = PtxKernel.launch
 
     def in_any_order(self, grid, block, words, memory, shared_bytes=0, checks=THOROUGH):
@@ -170,7 +170,7 @@ def test_keys_alone_are_read_once_and_moved_in_each_pass(dtype, least, monkeypat
 
 
 def test_long_columns_by_several_keys(monkeypatch):
-    monkeypatch.setattr(sorts, "LONGEST_TILE", {32: 256, 64: 256})
+    monkeypatch.setattr(sorts, "MAX_TILE", {32: 256, 64: 256})
     first, second = keys_of("int8", (257, 2)), keys_of("int8", (257, 2))
     payload = RNG.normal(size=(257, 2))
     arrays = [first, second, payload]

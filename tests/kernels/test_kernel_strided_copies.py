@@ -72,7 +72,7 @@ def test_values_of_other_sizes(name, dtype):
 @requires_cuda_tools
 @pytest.mark.parametrize("name", ["vectors of rows", "four dimensions"])
 def test_values_with_64_bits(name, monkeypatch):
-    monkeypatch.setattr(copy_launches, "_LARGEST", 0)
+    monkeypatch.setattr(copy_launches, "_MAX_INDEX", 0)
     assert copy_launch(view_of(name, "uint32")[2], 4).index_type == "int64"
     check_copy(name, "uint32")
 
@@ -127,7 +127,7 @@ def test_the_width_of_indices(count):
 def test_no_launch_counts_further_past_the_end():
     for shape in [(2**25, 3), (3, 2**25 - 1), (2**20 + 1, 33), (2**26 - 1,), (5, 2**12 + 1, 129)]:
         one = form(shape, tuple(2 * n for n in copy_launches.row_major_strides(shape)))
-        bits, rows, *_, last = one.scalars[: copy_launches.MOST_DIMS + 1]
+        bits, rows, *_, last = one.scalars[: copy_launches.MAX_DIMS + 1]
         x, y, z = one.grid
         assert 0 <= y * z * (one.threads >> bits) - rows < 2**24
         assert 0 <= (x * one.constants["EACH"] << bits) - last < 2**24

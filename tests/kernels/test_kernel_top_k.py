@@ -23,7 +23,7 @@ SPECIAL = [math.nan, -math.nan, math.inf, -math.inf, 0.0, -0.0, 1.0, -1.0]
 @pytest.fixture
 def short_tiles(monkeypatch):
     """Rows of 257 elements are long."""
-    monkeypatch.setattr(sorts, "LONGEST_TILE", {32: 256, 64: 256})
+    monkeypatch.setattr(sorts, "MAX_TILE", {32: 256, 64: 256})
 
 
 def keys_of(dtype, shape):

@@ -7,7 +7,7 @@ import gpuflow as gf
 import gpuflow.numpy as jnp
 from gpuflow import lax
 from gpuflow.compiler.pipeline import compile_plan
-from gpuflow.ops.contractions.few_outputs import MOST_OUTPUTS
+from gpuflow.ops.contractions.few_outputs import MAX_OUTPUTS
 
 RANDOM = np.random.default_rng(0)
 
@@ -105,8 +105,8 @@ def test_what_stays_a_convolution():
             lambda x, k: lax.conv_general_dilated(x, k, (1, 1), "SAME", **options), x, k
         )
 
-    assert calls(normals(2, 64, 20, 20), normals(MOST_OUTPUTS, 64, 3, 3)) == ["dot_general"]
-    for outputs, depth in ((MOST_OUTPUTS + 1, 64), (3, 8), (8, 16)):
+    assert calls(normals(2, 64, 20, 20), normals(MAX_OUTPUTS, 64, 3, 3)) == ["dot_general"]
+    for outputs, depth in ((MAX_OUTPUTS + 1, 64), (3, 8), (8, 16)):
         x, k = normals(2, depth, 20, 20), normals(outputs, depth, 3, 3)
         assert calls(x, k) == ["conv_general_dilated"]
     x, k = normals(2, 64, 20, 20), normals(4, 32, 3, 3)

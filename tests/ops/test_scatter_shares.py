@@ -12,11 +12,11 @@ from gpuflow.compiler.pipeline import compile_plan
 from gpuflow.core.aval import ShapedArray
 from gpuflow.core.views import View, contiguous
 from gpuflow.kir.verify import verify
-from gpuflow.ops.indexing.scatter_shares import MOST_SHARES, SMALLEST, scatter_shares_p, shares
+from gpuflow.ops.indexing.scatter_shares import MAX_SHARES, MIN_UPDATES, scatter_shares_p, shares
 
 pytestmark = pytest.mark.not_simulated("is about kernels of the CPU")
 
-COUNT, SIZE = SMALLEST + 627, 37  # shares of unequal lengths
+COUNT, SIZE = MIN_UPDATES + 627, 37  # shares of unequal lengths
 FUNCTIONS = {"add": np.add, "multiply": np.multiply, "min": np.minimum, "max": np.maximum}
 
 
@@ -93,7 +93,7 @@ def test_what_is_shared():
         return x.at[places].add(values, unique_indices=True)
 
     assert "scatter_parts" not in steps(unique, jnp.asarray(operands[0]), *operands[1:])
-    few = [operands[0], *(x[: SMALLEST - 1] for x in operands[1:])]
+    few = [operands[0], *(x[: MIN_UPDATES - 1] for x in operands[1:])]
     assert "scatter_parts" not in steps(update("add"), *few)
 
 
@@ -178,9 +178,9 @@ def test_the_operand_is_not_changed():
 
 def test_how_many_shares():
     """A function of the sizes: few updates, or an array that is large against them, are one."""
-    assert shares(1000, 1 << 20, 1) == MOST_SHARES
+    assert shares(1000, 1 << 20, 1) == MAX_SHARES
     assert shares(1 << 18, 1 << 20, 1) == 1
-    assert shares(10, SMALLEST - 1, 1) == 1
+    assert shares(10, MIN_UPDATES - 1, 1) == 1
     assert shares(1 << 14, 1 << 20, 1) == 7
     assert shares((1 << 31) - 1, 1 << 40, 1) == 1
 

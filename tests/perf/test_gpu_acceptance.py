@@ -298,7 +298,7 @@ def test_what_the_costs_of_graphs_say_of_their_limits(perf):
         "LEAST_LAUNCHES": [pytest.approx(6 / 4.5)],
         "_WORTH_CHANGING": [1.5],
         "_REPLAYS_PER_RECORDING": [5.0],
-        "_MOST_COPIED_BYTES": [1 << 20, 1 << 24],
+        "_MAX_COPIED_BYTES": [1 << 20, 1 << 24],
     }
     slow = {**found, "replay 4": 30.0, "replay 32": 240.0}
     nothing = [line["measured"] for line in costs.advice(slow)]

@@ -15,7 +15,7 @@ from gpuflow.base.garbage import collect_garbage
 from gpuflow.ops.effects.callbacks import debug_callback
 from gpuflow.runtime import memory
 from gpuflow.runtime.memory import (
-    SMALLEST_POOLED,
+    MIN_POOLED,
     Arena,
     Arenas,
     address,
@@ -24,7 +24,7 @@ from gpuflow.runtime.memory import (
     free_cached_memory,
 )
 
-BIG = SMALLEST_POOLED // 4 * 3  # float32 elements: a pooled size
+BIG = MIN_POOLED // 4 * 3  # float32 elements: a pooled size
 
 
 def _new(count=BIG):
@@ -147,7 +147,7 @@ def test_a_forked_child_does_not_wait_for_a_lock_of_a_lost_thread():
 @pytest.mark.parametrize("bound", [BIG * 4, 0])
 def test_an_interrupt_at_any_line_leaves_a_usable_pool(monkeypatch, bound):
     """A block that was in one table alone made a later result a KeyError."""
-    monkeypatch.setattr(memory, "MOST_POOLED_BYTES", bound)
+    monkeypatch.setattr(memory, "MAX_POOLED_BYTES", bound)
 
     def interrupt_at(line):
         """Calls of the pool, of which the line of that number, over all of them, is cut off."""
@@ -188,7 +188,7 @@ def test_an_interrupt_at_any_line_leaves_a_usable_pool(monkeypatch, bound):
 
 def test_the_pool_is_bounded(monkeypatch):
     free_cached_memory()
-    monkeypatch.setattr(memory, "MOST_POOLED_BYTES", BIG * 4 + 8192)
+    monkeypatch.setattr(memory, "MAX_POOLED_BYTES", BIG * 4 + 8192)
     arrays = [_new() for _ in range(3)]
     del arrays
     assert memory._pool.held <= BIG * 4 + 8192
@@ -243,7 +243,7 @@ def test_host_function_may_wait_for_a_call_in_another_thread():
 
 def test_pool_drops_what_lay_unused_longest(monkeypatch):
     # Sizes that never come back once filled the pool for good.
-    monkeypatch.setattr(memory, "MOST_POOLED_BYTES", 3 * 4096)
+    monkeypatch.setattr(memory, "MAX_POOLED_BYTES", 3 * 4096)
     pool = memory._Pool()
     for count in (4096, 8192, 4096):
         pool.release(np.empty(count, np.uint8))

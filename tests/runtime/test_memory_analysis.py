@@ -29,7 +29,7 @@ import optimizers
 # NumPy reports the memory of arrays to tracemalloc in a domain of its own.
 NUMPY_DOMAIN = np.lib.tracemalloc_domain
 # Argument blocks and instructions: each is an array of 8-byte words. A plan has a few thousand.
-MOST_WORDS = 1 << 17
+MAX_WORDS = 1 << 17
 
 
 def training(loss, params, data):
@@ -135,7 +135,7 @@ def test_stated_is_allocated(name, donates, fresh_memory):
     assert stated.alias_size_in_bytes == leaf_bytes(results) - leaf_bytes(fresh)
     taken -= arena.memory.nbytes + ALIGNMENT if arena.memory.nbytes else 0
     taken -= sum(allocated_bytes(leaf.nbytes) for leaf in fresh)
-    assert 0 <= taken < MOST_WORDS, "memory that the plan does not know of"
+    assert 0 <= taken < MAX_WORDS, "memory that the plan does not know of"
 
 
 @pytest.mark.parametrize(("name", "donates"), CASES)

@@ -27,7 +27,7 @@ from gpuflow.runtime.device import process
 _DEFAULT_BASE_DRIVER = "file"
 _TS_ARRAY_DRIVER = "zarr3"
 _PROCESS_DIR_FORMAT = "process_{}"
-_MOST_BYTES = 2 * 1024**3  # of one file
+_MAX_BYTES = 2 * 1024**3  # of one file
 
 
 def tensorstore() -> Any:
@@ -93,7 +93,7 @@ class _LimitInFlightBytes:
 def _chunk(shape: Sequence[int], dtype: Any) -> list[int]:
     """Chunk sizes that divide the shard, at most 2 GB in all unless there are no divisors."""
     sizes = [max(size, 1) for size in shape]
-    while np.prod(sizes, dtype=np.int64) * np.dtype(dtype).itemsize > 1.1 * _MOST_BYTES:
+    while np.prod(sizes, dtype=np.int64) * np.dtype(dtype).itemsize > 1.1 * _MAX_BYTES:
         divisors = [(_least_divisor(size), axis) for axis, size in enumerate(sizes) if size > 1]
         if not divisors:
             break

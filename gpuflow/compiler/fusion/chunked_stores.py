@@ -20,8 +20,8 @@ from gpuflow.compiler.fusion.space import is_fusible
 from gpuflow.compiler.passes.program import Replacement, reader_positions
 from gpuflow.core.jaxpr import Atom, Eqn, Jaxpr, Literal, Var
 
-MOST_CHUNKS = 128  # each chunk becomes a step of the plan
-MOST_KERNEL_CHUNKS = 32  # chunks in memory that one kernel concatenates
+MAX_CHUNKS = 128  # each chunk becomes a step of the plan
+MAX_KERNEL_CHUNKS = 32  # chunks in memory that one kernel concatenates
 
 
 def chunked_stores(jaxpr: Jaxpr) -> Jaxpr:
@@ -54,10 +54,10 @@ class _StoreCostModel:
 
     def pays(self, eqn: Eqn) -> bool:
         """Whether the whole must be stored, and chunks are computed only for it or are many."""
-        if len(eqn.inputs) > MOST_CHUNKS or not self._is_stored(eqn.outputs[0]):
+        if len(eqn.inputs) > MAX_CHUNKS or not self._is_stored(eqn.outputs[0]):
             return False
         computed = [atom for atom in eqn.inputs if self._is_computed_for_it(atom)]
-        are_many = len(eqn.inputs) > MOST_KERNEL_CHUNKS
+        are_many = len(eqn.inputs) > MAX_KERNEL_CHUNKS
         return (bool(computed) or are_many) and self._no_costly_eqn_is_shared(computed)
 
     def _is_stored(self, var: Var) -> bool:

@@ -9,7 +9,7 @@ from gpuflow.compiler.fusion.space import is_fusible
 from gpuflow.compiler.passes.program import reader_positions
 from gpuflow.core.jaxpr import Eqn, Jaxpr, Literal, Var
 
-MOST_CLONES = 16  # readers of a value that get one copy each
+MAX_CLONES = 16  # readers of a value that get one copy each
 CLONE_SPAN = 64  # with more readers, those within so many equations share a copy
 
 
@@ -17,7 +17,7 @@ def clone_cheap(jaxpr: Jaxpr) -> Jaxpr:
     """Give each reader its own copy of values that are cheaper to compute than to store.
 
     These are layout ops, equations without array operands (iota, filled arrays) and cheap
-    elementwise ops on values in memory. If a value has more than MOST_CLONES readers, nearby ones
+    elementwise ops on values in memory. If a value has more than MAX_CLONES readers, nearby ones
     share a copy, because they are probably in one kernel, which many copies would fill.
 
     Originals without readers remain; ``dce`` must run afterwards.
@@ -31,7 +31,7 @@ class _Cloner:
     Attributes:
         readers: positions of the equations that read each variable, in the original program.
         cheap_producers: for each value that is copied for its readers, its original equation.
-        last_clone: for each value with more than MOST_CLONES readers, its last copy and the count
+        last_clone: for each value with more than MAX_CLONES readers, its last copy and the count
             of new equations at that time.
         eqns: the new equations so far.
     """
@@ -76,7 +76,7 @@ class _Cloner:
             return copy_var
         eqn, copy_var = self.cheap_producers[var], Var(var.aval)
         self.eqns.append(self.with_clones(eqn).replace(outputs=(copy_var,)))
-        if len(self.readers[var]) > MOST_CLONES:
+        if len(self.readers[var]) > MAX_CLONES:
             self.last_clone[var] = copy_var, len(self.eqns)
         return copy_var
 

@@ -23,7 +23,7 @@ from gpuflow.compiler.fusion.space import FusionProgram, IterationSpace, KernelK
 from gpuflow.core.jaxpr import Eqn, Literal, Var
 
 # Two reductions are two steps in either case: one segmented step and their tail.
-FEWEST_REDUCTIONS = 3
+MIN_REDUCTIONS = 3
 
 
 @record
@@ -60,11 +60,11 @@ def separate_tails(program: FusionProgram, spaces: Iterable[IterationSpace]) -> 
             ignored.
 
     Returns:
-        Positions of scalar equations. Empty unless at least FEWEST_REDUCTIONS reductions can run as
+        Positions of scalar equations. Empty unless at least MIN_REDUCTIONS reductions can run as
         one step only without them.
     """
     spaces = [space for space in spaces if space.kind is KernelKind.FULL and space.loop_order]
-    if len(spaces) < FEWEST_REDUCTIONS:
+    if len(spaces) < MIN_REDUCTIONS:
         return frozenset()
     dependences_of = _reduction_dependences(program, spaces)
     reductions = [
@@ -73,7 +73,7 @@ def separate_tails(program: FusionProgram, spaces: Iterable[IterationSpace]) -> 
     selected = [
         [reductions[k] for k in indices]
         for indices in _mergeable_sets(reductions)
-        if len(indices) >= FEWEST_REDUCTIONS
+        if len(indices) >= MIN_REDUCTIONS
         and any(reductions[k].tail_dependences & _bit_mask(indices) for k in indices)
     ]
     split_eqns = {e for mergeable in selected for reduction in mergeable for e in reduction.tail}

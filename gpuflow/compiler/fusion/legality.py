@@ -23,8 +23,8 @@ from gpuflow.core.jaxpr import Literal
 
 # Most arrays of a kernel, and of one without axes: that has no strides and extents as arguments, so
 # that more arrays fit into the 512 argument slots of CUDA.
-MOST_OPERANDS = 96
-MOST_SCALAR_OPERANDS = 400
+MAX_OPERANDS = 96
+MAX_SCALAR_OPERANDS = 400
 
 
 @record
@@ -107,7 +107,7 @@ class _FusionRules:
         domain = max(domains, key=lambda axes: (len(axes), -domains[axes]))
         if any(not axes <= domain for axes in domains):
             raise NotOneKernelError("it would loop over axes of several arrays")
-        most = MOST_OPERANDS if domain else MOST_SCALAR_OPERANDS
+        most = MAX_OPERANDS if domain else MAX_SCALAR_OPERANDS
         if outline.num_arrays + sum(outline.stored.values()) > most:
             raise NotOneKernelError(f"it would have more than {most} arrays")
         reduced: dict[Axes, int] = {}

@@ -20,7 +20,7 @@ from gpuflow.compiler.fusion.space import FusionProgram, NotOneKernelError
 from gpuflow.core.jaxpr import Literal, Var
 
 # Most total price of the equations that recompute a value; an op's price is ``lower.price``.
-MOST_RECOMPUTE_PRICE = 4
+MAX_RECOMPUTE_PRICE = 4
 
 
 class FusedKernel(NamedTuple):
@@ -148,7 +148,7 @@ class _Rematerializer:
     def _recompute_chain(self, var: Var, in_memory: set[Var]) -> list[int] | None:
         """The equations that compute ``var`` from stored values, in program order.
 
-        None if their price is above MOST_RECOMPUTE_PRICE, or one of them must not be recomputed.
+        None if their price is above MAX_RECOMPUTE_PRICE, or one of them must not be recomputed.
         """
         chain: set[int] = set()
         cost = 0
@@ -168,7 +168,7 @@ class _Rematerializer:
                 return None
             chain.add(position)
             cost += price
-            if cost > MOST_RECOMPUTE_PRICE:
+            if cost > MAX_RECOMPUTE_PRICE:
                 return None
             pending += [atom for atom in eqn.inputs if type(atom) is not Literal]
         return sorted(chain)

@@ -34,9 +34,9 @@ from gpuflow.core.jaxpr import Literal, Var
 
 # Most equations in the loops of a kernel. With more, chains compile no sooner and run no faster.
 # With fewer, functions such as expi are two kernels. The table is in docs/design/0024-fusion.md.
-# MOST_MEMBERS also counts equations that compute scalars.
-MOST_IN_LOOPS = 256
-MOST_MEMBERS = 400
+# MAX_MEMBERS also counts equations that compute scalars.
+MAX_MEMBERS_IN_LOOPS = 256
+MAX_MEMBERS = 400
 
 Axes = frozenset[DimKey]
 ReadPosition = tuple[int, int, int]  # a read, in program order: equation, operand, dimension
@@ -314,11 +314,13 @@ class MergedRegion:
         if len(first.members) < len(second.members):
             first, second = second, first
         self.large, self.small = first, second
-        if len(first.members) + len(second.members) > MOST_MEMBERS:
-            raise NotOneKernelError(f"it would have more than {MOST_MEMBERS} equations")
+        if len(first.members) + len(second.members) > MAX_MEMBERS:
+            raise NotOneKernelError(f"it would have more than {MAX_MEMBERS} equations")
         num_in_loops = first.outline.num_in_loops + second.outline.num_in_loops
-        if num_in_loops > MOST_IN_LOOPS:
-            raise NotOneKernelError(f"it would have more than {MOST_IN_LOOPS} equations in loops")
+        if num_in_loops > MAX_MEMBERS_IN_LOOPS:
+            raise NotOneKernelError(
+                f"it would have more than {MAX_MEMBERS_IN_LOOPS} equations in loops"
+            )
         self.axis_unions = AxisUnions(program, (first, second))
         self._removed_reads: set[Var] = set()  # arrays that become internal
         self._removed_units: dict[DimKey, int] = {}

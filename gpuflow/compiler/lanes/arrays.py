@@ -28,7 +28,7 @@ Element = Value | ComplexPair
 
 SMALL = -1
 REPEATED = -2
-MOST_ELEMENTS = 128  # elements of an array that one lane holds
+MAX_ELEMENTS = 128  # elements of an array that one lane holds
 
 
 class NotLanesError(Exception):
@@ -154,10 +154,10 @@ def small_kinds(shape: Sequence[int]) -> tuple[int, ...]:
 
 def check_small(sizes: Sequence[int]) -> None:
     """Raise NotLanesError for more elements than a lane may hold."""
-    if prod(sizes) > MOST_ELEMENTS:
+    if prod(sizes) > MAX_ELEMENTS:
         raise NotLanesError(
-            f"it has arrays of more than {MOST_ELEMENTS} elements for each lane",
-            f"let each index have at most {MOST_ELEMENTS} values of an array at a time: a long sum "
+            f"it has arrays of more than {MAX_ELEMENTS} elements for each lane",
+            f"let each index have at most {MAX_ELEMENTS} values of an array at a time: a long sum "
             "is a fori_loop that reads one element after the other, and x.at[i].set(v), which "
             "would make an array for each index, is v as the result of index i",
         )

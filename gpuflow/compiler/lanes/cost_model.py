@@ -11,7 +11,7 @@ from gpuflow.core.blocks import Product
 from gpuflow.core.jaxpr import Eqn
 from gpuflow.core.lowering import Form, block_of
 
-MOST_OPERATIONS = 1500  # operations in the text of a lane program; longer texts compile slowly
+MAX_OPERATIONS = 1500  # operations in the text of a lane program; longer texts compile slowly
 OPERATIONS_PER_ITERATION = 25  # operations whose compilation one iteration of the loop pays for
 
 # Costs of a loop that the host runs: an iteration, and an update of one element. The unit is an
@@ -44,8 +44,8 @@ def operation_limit(form: Form) -> int:
     """
     trip_count = _trip_count(form)
     if trip_count is None:
-        return MOST_OPERATIONS
-    return min(MOST_OPERATIONS, OPERATIONS_PER_ITERATION * (trip_count + 4))
+        return MAX_OPERATIONS
+    return min(MAX_OPERATIONS, OPERATIONS_PER_ITERATION * (trip_count + 4))
 
 
 def _trip_count(form: Form) -> int | None:

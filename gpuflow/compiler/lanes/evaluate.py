@@ -48,8 +48,8 @@ from gpuflow.kir.builder import ComplexPair
 from gpuflow.kir.nodes import Mode, Operand, Value
 from gpuflow.kir.scalar import COMPONENT_DTYPES, compute_dtype
 
-MOST_UNROLLED = 16  # iterations of an inner scan whose slices are values
-_MOST_EMISSIONS = 6  # emissions of one loop, until the kinds of its carries are a fixed point
+MAX_UNROLLED = 16  # iterations of an inner scan whose slices are values
+_MAX_EMISSIONS = 6  # emissions of one loop, until the kinds of its carries are a fixed point
 # Returns the values of a program that kernels may hold with excess precision.
 Unrounded = Callable[[Jaxpr], frozenset[Var]]
 # ``(output, iteration, slice) -> None``: stores a slice of a result of the outermost scan.
@@ -381,7 +381,7 @@ class Evaluator:
                 raised inside a block of the loop, because the builder then discards the block.
         """
         carry = [self.values_of(array) for array in init]
-        for _ in range(_MOST_EMISSIONS):
+        for _ in range(_MAX_EMISSIONS):
             num_lengths = len(self.loop_lengths)
             try:
                 return list(_arrays_of_values(emit(carry), carry))
@@ -479,10 +479,10 @@ class Evaluator:
         emit_iteration: Callable[[Sequence[LaneArray], Value, int], list[Array]],
     ) -> list[Array]:
         """A short scan, unrolled, whose slices are values."""
-        if form.length > MOST_UNROLLED:
+        if form.length > MAX_UNROLLED:
             raise NotLanesError(
                 "an inner loop has slices of its own, and is long",
-                f"let a scan of more than {MOST_UNROLLED} iterations return its carry alone, or "
+                f"let a scan of more than {MAX_UNROLLED} iterations return its carry alone, or "
                 "let the grid have an index for each of its results",
             )
         carry = [self.values_of(array) for array in init]
@@ -539,7 +539,7 @@ class Evaluator:
             then, orelse = lambda: emit_branch(k), lambda: emit_from(k + 1)
             return list(builder.if_(is_selected, then, orelse))
 
-        for _ in range(_MOST_EMISSIONS):
+        for _ in range(_MAX_EMISSIONS):
             num_lengths = len(self.loop_lengths)
             try:
                 values = emit_from(0)

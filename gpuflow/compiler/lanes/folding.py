@@ -24,7 +24,7 @@ from gpuflow.kir.scalar import (
     dtype_kind,
 )
 
-MOST_VALUES = 4000  # including those of failed attempts; long texts compile slowly
+MAX_VALUES = 4000  # including those of failed attempts; long texts compile slowly
 
 _IDENTITIES = {("add", 0), ("sub", 0), ("mul", 1), ("or", 0), ("xor", 0)}  # right identities
 _COMMUTATIVE = {"add", "mul", "or", "xor"}  # commutative functions
@@ -37,7 +37,7 @@ class FoldingBuilder(Builder):
     their results would depend on the host.
 
     Raises:
-        NotLanesError: if the code defines more than MOST_VALUES values.
+        NotLanesError: if the code defines more than MAX_VALUES values.
     """
 
     def __init__(self, operands: Any) -> None:
@@ -45,8 +45,8 @@ class FoldingBuilder(Builder):
         self._static: dict[Value, int] = {}
 
     def _new_values(self, dtypes: Sequence[str]) -> tuple[Value, ...]:
-        if self._next_number > MOST_VALUES:
-            raise NotLanesError(f"it takes more than {MOST_VALUES} statements")
+        if self._next_number > MAX_VALUES:
+            raise NotLanesError(f"it takes more than {MAX_VALUES} statements")
         return super()._new_values(dtypes)
 
     def static_value(self, value: Value) -> int | None:

@@ -18,7 +18,7 @@ from typing import Any, NamedTuple
 
 from gpuflow.compiler.fusion.space import FusionProgram
 from gpuflow.compiler.lowering.size_table import (
-    LONGEST_EXACT,
+    MAX_EXACT,
     ErasedSizes,
     Guard,
     SizeTable,
@@ -76,8 +76,8 @@ class SizeQueries:
         self.equal: dict[tuple[SizeExpr, SizeExpr], bool] = {}
 
     def value_if_short(self, expr: SizeExpr) -> int | None:
-        """The value of an expression if it may be in a kernel's text (LONGEST_EXACT), else None."""
-        value = expr.value if expr.value <= LONGEST_EXACT else None
+        """The value of an expression if it may be in a kernel's text (MAX_EXACT), else None."""
+        value = expr.value if expr.value <= MAX_EXACT else None
         if not _is_constant(expr):
             self.short[expr] = value
         return value

@@ -36,7 +36,7 @@ AliasViews = Mapping[Var, BufferView]  # of variables that alias the memory of a
 
 # The largest size that is written in a kernel's text. Each such size needs a separate kernel, 35 ms
 # for log_softmax (docs/design/0009-binding.md).
-LONGEST_EXACT = 16
+MAX_EXACT = 16
 
 
 @record
@@ -188,7 +188,7 @@ class Guard(NamedTuple):
     Expressions are named by ordinal.
 
     Attributes:
-        short: (expression, value if it is at most LONGEST_EXACT, else None).
+        short: (expression, value if it is at most MAX_EXACT, else None).
         in_text: (expression, value) of other values that are in a kernel's text.
         equal: (expression, expression, whether their values are equal).
     """
@@ -204,7 +204,7 @@ class Guard(NamedTuple):
         """
         for ordinal, expected in self.short:
             size = values[ordinal]
-            if (size if size <= LONGEST_EXACT else None) != expected:
+            if (size if size <= MAX_EXACT else None) != expected:
                 return False
         for ordinal, expected in self.in_text:
             if values[ordinal] != expected:

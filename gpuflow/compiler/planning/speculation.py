@@ -22,7 +22,7 @@ from gpuflow.core.jaxpr import Eqn
 # The wasted iteration must not cost more than it saves: a wait for the flag in each iteration,
 # 10 us on an H100. An H100 moves 4e11 elements a second, and does about 1e14 operations of products
 # a second: an element takes as long as 256 operations, 2^24 elements about 40 us. Estimates.
-_MOST_ELEMENTS = 1 << 24
+_MAX_ELEMENTS = 1 << 24
 _FLOPS_PER_ELEMENT = 256
 
 
@@ -38,8 +38,8 @@ def has_no_effect(eqn: Eqn) -> bool:
 
 
 def is_short(plan: Plan) -> bool:
-    """Whether all steps are launches, and their estimated work is at most _MOST_ELEMENTS."""
-    return sum([_work(plan, step) for step in plan.steps]) <= _MOST_ELEMENTS
+    """Whether all steps are launches, and their estimated work is at most _MAX_ELEMENTS."""
+    return sum([_work(plan, step) for step in plan.steps]) <= _MAX_ELEMENTS
 
 
 def _work(plan: Plan, step: Step) -> float:

@@ -45,7 +45,7 @@ from gpuflow.core.jaxpr import Literal
 
 # Cached interference graphs of one symbolic plan, which differ in scratch buffers: sizes decide
 # which reductions are split.
-_MOST_GRAPHS = 64
+_MAX_GRAPHS = 64
 
 
 @record(eq=False)
@@ -234,7 +234,7 @@ class _Binder:
         scratch = tuple(self.all_scratch)
         graph = cached.get(scratch)
         if graph is None:
-            if len(cached) >= _MOST_GRAPHS:
+            if len(cached) >= _MAX_GRAPHS:
                 cached.clear()
             graph = cached[scratch] = self._interference_graph(steps)
         return graph.offsets([self._aval(buffer).shape for buffer in graph.buffers])

@@ -43,10 +43,10 @@ from gpuflow.core.views import View
 
 # Symbolic plans of one program, whose guards are tried in order. Two short sizes, each of 15 values
 # that kernels may contain as text, make 225 classes.
-MOST_PLANS = 256
-_MOST_PROGRAMS = 1024  # all are dropped if there are as many
+MAX_PLANS = 256
+_MAX_PROGRAMS = 1024  # all are dropped if there are as many
 _programs: dict[Hashable, SymbolicProgram] = {}
-register_table("symbolic programs", _programs, _MOST_PROGRAMS)
+register_table("symbolic programs", _programs, _MAX_PROGRAMS)
 
 
 class _CachedView(NamedTuple):
@@ -129,9 +129,9 @@ class SymbolicProgram:
         return view
 
     def add(self, plan: SymbolicPlan) -> None:
-        """Add a symbolic plan; drop the oldest if there are more than MOST_PLANS."""
+        """Add a symbolic plan; drop the oldest if there are more than MAX_PLANS."""
         with self._lock:
-            self.plans[:] = (plan, *self.plans[: MOST_PLANS - 1])
+            self.plans[:] = (plan, *self.plans[: MAX_PLANS - 1])
 
 
 def bound_plan(
@@ -185,7 +185,7 @@ class _Binding:
                 dict(described.updates),
             )
             if key is not None:
-                if len(_programs) >= _MOST_PROGRAMS:
+                if len(_programs) >= _MAX_PROGRAMS:
                     _programs.clear()
                 _programs[key] = symbolic
             return self._specialized(symbolic, described, erased)

@@ -25,7 +25,7 @@ from gpuflow.transforms.batching import batch_flat
 from gpuflow.transforms.jvp import jvp_flat
 from gpuflow.transforms.transpose import backward_pass
 
-_MOST_PROGRAMS = 256  # cached programs of one primitive
+_MAX_PROGRAMS = 256  # cached programs of one primitive
 
 
 class ProgramsByType:
@@ -38,7 +38,7 @@ class ProgramsByType:
 
     def __init__(self, name: str, function: Callable[..., Sequence[Any]]) -> None:
         self._name, self._function = name, function
-        self._programs: Recent[Any, ClosedJaxpr] = Recent(_MOST_PROGRAMS)
+        self._programs: Recent[Any, ClosedJaxpr] = Recent(_MAX_PROGRAMS)
 
     def __call__(self, avals: Sequence[ShapedArray], params: dict[str, Any]) -> ClosedJaxpr:
         """The program for operands of these types.

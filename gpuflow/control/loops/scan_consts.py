@@ -14,7 +14,7 @@ from gpuflow.compiler.passes.program import Replacement
 from gpuflow.control.loops.scan_simplify import is_cheap, simplified_body
 from gpuflow.core.jaxpr import Atom, ClosedJaxpr, Eqn, Jaxpr, Literal, Var
 
-_MOST_EQUATIONS = 32  # that recompute one const
+_MAX_EQUATIONS = 32  # that recompute one const
 
 
 def recompute_consts(eqn: Eqn, definition: Any, build: Any) -> Sequence[Atom] | None:
@@ -84,7 +84,7 @@ def _from_scalars(atom: Atom, var: Var, definition: Any) -> list[Eqn]:
     pending = [atom]
     while pending:
         eqn = definition(pending.pop())
-        if eqn is None or not _is_computable(eqn) or len(eqns) == _MOST_EQUATIONS:
+        if eqn is None or not _is_computable(eqn) or len(eqns) == _MAX_EQUATIONS:
             return []
         eqns.append(eqn)
         pending += [operand for operand in eqn.inputs if not _is_scalar(operand)]

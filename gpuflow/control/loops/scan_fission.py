@@ -24,7 +24,7 @@ from gpuflow.ops.layout.axes import reduce_sum
 from gpuflow.transforms.batching import batch_jaxpr
 
 # Bound on the size of hoisted products, relative to the xs that they depend on.
-MOST_GROWTH = 2
+MAX_GROWTH = 2
 
 
 @record
@@ -92,7 +92,7 @@ def products_first(loop: DecomposedScan, build: Any) -> DecomposedScan | None:
         rule = eqn.primitive.lower
         growth = sum(v.aval.size for v in eqn.outputs), sum(v.aval.size for v in leaves)
         summable = rule.summed is not None
-        if not (summable and leaves and growth[0] <= MOST_GROWTH * growth[1]):
+        if not (summable and leaves and growth[0] <= MAX_GROWTH * growth[1]):
             continue
         needed = _closure(eqn.outputs, producers)
         products = _for_all_elements(loop, build, needed, eqn.outputs)

@@ -18,7 +18,7 @@ from gpuflow.core.staging import trace_closed
 from gpuflow.ops.elementwise.nary import add_any_p
 from gpuflow.ops.layout.axes import reduce_sum
 
-MOST_TERMS = 16  # elements of a summand; each iteration stores them
+MAX_TERMS = 16  # elements of a summand; each iteration stores them
 
 
 def independent_iterations(eqn: Eqn) -> tuple[list[Eqn], list[Atom]] | None:
@@ -96,7 +96,7 @@ def _terms(loop: DecomposedScan) -> list[Var] | None:
     terms = []
     for carry, out in safe_zip(loop.carry, loop.carry_out):
         term = added_term(carry, out, uses)
-        if type(term) is not Var or carry.aval.size > MOST_TERMS:
+        if type(term) is not Var or carry.aval.size > MAX_TERMS:
             return None
         terms.append(term)
     return terms

@@ -40,7 +40,7 @@ from gpuflow.transforms.batching import batch_jaxpr
 from gpuflow.transforms.jvp import jvp_jaxpr
 
 # Elements of partial sums per lane. If there are more, a product of matrices takes less time.
-MOST_TOTALS = 16
+MAX_TOTALS = 16
 Shape = tuple[int, ...]
 Definition = Callable[[Any], Eqn | None]
 
@@ -107,7 +107,7 @@ def shared_sums(
     zero_inits: list[tuple[int, ShapedArray]] = []
     for group in _groups(body, lanes, first, count):
         partial_elements = sum(prod(total.shape) for total in group.totals)
-        is_small = partial_elements <= MOST_TOTALS * prod(lanes)
+        is_small = partial_elements <= MAX_TOTALS * prod(lanes)
         wide = _wide_body(body, lanes, first, group) if is_small else None
         if wide is None:
             continue

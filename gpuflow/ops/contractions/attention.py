@@ -25,7 +25,7 @@ from gpuflow.ops.layout.batch_dims import batch_to_dim
 Present = tuple[bool, bool, bool, bool]
 
 # The smallest and the largest length of vectors that the kernels support.
-STEP, LONGEST = 16, 128
+STEP, MAX_LENGTH = 16, 128
 KINDS = ("float32", "bfloat16", "float16")
 
 _MASKED = -0.7 * float(np.finfo(np.float32).max)
@@ -40,7 +40,7 @@ def may_fuse(query: ShapedArray, key: ShapedArray, bias: ShapedArray | None) -> 
         query.dtype.name in KINDS
         and (bias is None or bias.dtype.name in KINDS)
         and size % STEP == 0
-        and STEP <= size <= LONGEST
+        and STEP <= size <= MAX_LENGTH
         and 0 not in (*query.shape, *key.shape)
     )
 

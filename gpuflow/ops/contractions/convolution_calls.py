@@ -38,7 +38,7 @@ class ConvDimensionNumbers(NamedTuple):
 # The dimension numbers that conv_general_dilated accepts.
 ConvGeneralDilatedDimensionNumbers = None | ConvDimensionNumbers | tuple[str, str, str]
 
-_MOST_ELEMENTS = 2**31  # of the one-hot kernels that extract the elements of a window
+_MAX_ELEMENTS = 2**31  # of the one-hot kernels that extract the elements of a window
 
 
 @explained
@@ -572,10 +572,10 @@ def conv_general_dilated_patches(
     channels = aval_of(lhs).shape[numbers.lhs_spec[1]]
     size = prod(window)
     check(
-        0 <= size * size * channels <= _MOST_ELEMENTS,
+        0 <= size * size * channels <= _MAX_ELEMENTS,
         lambda: (
             f"[conv_general_dilated_patches] the {channels * size} kernels of a window must "
-            f"have at most {_MOST_ELEMENTS} elements; got filter_shape={window}. Fix: a smaller "
+            f"have at most {_MAX_ELEMENTS} elements; got filter_shape={window}. Fix: a smaller "
             "one."
         ),
         ValueError,

@@ -27,11 +27,11 @@ from gpuflow.ops.layout.concatenate import concatenate
 from gpuflow.ops.layout.slicing import pad, slice_, slice_in_dim
 from gpuflow.ops.layout.transpose import transpose
 
-MOST_OUTPUTS = 8
+MAX_OUTPUTS = 8
 _LEAST_DEPTH = 4  # for each output
-_MOST_TAPS = 49  # each is a statement of the kernel
-_MOST_MEMORY = 4  # size of the product over that of the input
-_FEWEST_POSITIONS = 256  # below, a call costs as much as its work
+_MAX_TAPS = 49  # each is a statement of the kernel
+_MAX_MEMORY = 4  # size of the product over that of the input
+_MIN_POSITIONS = 256  # below, a call costs as much as its work
 
 
 def has_few_outputs(lhs: ShapedArray, rhs: ShapedArray, params: dict[str, Any]) -> bool:
@@ -43,11 +43,11 @@ def has_few_outputs(lhs: ShapedArray, rhs: ShapedArray, params: dict[str, Any]) 
     return (
         groups == 1
         and all(stride == 1 for stride in params["window_strides"])
-        and 0 < outputs <= MOST_OUTPUTS
+        and 0 < outputs <= MAX_OUTPUTS
         and depth >= _LEAST_DEPTH * outputs
-        and 1 < taps <= _MOST_TAPS
-        and taps * outputs <= _MOST_MEMORY * depth
-        and positions >= _FEWEST_POSITIONS
+        and 1 < taps <= _MAX_TAPS
+        and taps * outputs <= _MAX_MEMORY * depth
+        and positions >= _MIN_POSITIONS
         and prod(params["lhs_dilation"]) <= taps
     )
 

@@ -20,7 +20,7 @@ from gpuflow.kir.nodes import Value
 
 # Above this an exponential may overflow before its product with a cosine does: it is split into two
 # factors, exp(x - SHIFT) and exp(SHIFT). Not integers: those could be sizes.
-_LARGEST = {"float32": 88.5, "float64": 709.5}
+_MAX_EXPONENT = {"float32": 88.5, "float64": 709.5}
 _SHIFT = 64.5
 
 # An even power of 2 that makes subnormal numbers normal, and is far from the largest.
@@ -187,7 +187,7 @@ def exp(builder: Builder, x: ComplexPair) -> ComplexPair:
     """``e ** x``; real for a real number, with the sign of its zero imaginary part."""
     apply, select = builder.apply, builder.select
     zero, one = (_constant(builder, x.real, value) for value in (0, 1))
-    is_large = apply("gt", x.real, _constant(builder, x.real, _LARGEST[x.real.dtype]))
+    is_large = apply("gt", x.real, _constant(builder, x.real, _MAX_EXPONENT[x.real.dtype]))
     shift = select(is_large, _constant(builder, x.real, _SHIFT), zero)
     factor = select(is_large, _constant(builder, x.real, real_exp(_SHIFT)), one)
     size = apply("exp", apply("sub", x.real, shift))
@@ -339,7 +339,7 @@ def _grown(builder: Builder, x: ComplexPair) -> tuple[Value, Value, Value, Value
     apply, select = builder.apply, builder.select
     zero, one, half = (_constant(builder, x.real, value) for value in (0, 1, 0.5))
     size = apply("abs", x.real)
-    is_large = apply("gt", size, _constant(builder, x.real, _LARGEST[x.real.dtype]))
+    is_large = apply("gt", size, _constant(builder, x.real, _MAX_EXPONENT[x.real.dtype]))
     shift = _constant(builder, x.real, _SHIFT)
     far = apply("mul", half, apply("exp", apply("sub", size, shift)))
     near = select(is_large, zero, x.real)

@@ -24,7 +24,7 @@ from gpuflow.ops.layout.transpose import transpose_p
 from gpuflow.ops.sorting.sort_kernels import sort_launches
 
 # With fewer updates, one thread for each element of a window is faster than a sort.
-FEWEST_RUNS = 64
+MIN_RUNS = 64
 
 Avals = Sequence[ShapedArray]
 _FLOAT32 = np.dtype(np.float32)
@@ -134,7 +134,7 @@ def in_runs(eqn: Any, definition: Any, build: Any) -> list[Any] | None:
 def _has_many_rows(eqn: Any) -> bool:
     """Whether an update may have repeated indices, and enough of them for a rewrite."""
     _, offsets, _, windows = eqn.inputs
-    if not eqn.params["repeats"] or offsets.aval.size < FEWEST_RUNS or not windows.aval.size:
+    if not eqn.params["repeats"] or offsets.aval.size < MIN_RUNS or not windows.aval.size:
         return False
     return type(offsets) is not Literal and type(windows) is not Literal
 
@@ -199,7 +199,7 @@ def _flat_rows(offsets: Any, in_bounds: Any, windows: Any, build: Any) -> list[A
 
 # --- atomic sums -----------------------------------------------------------------------------
 
-_MOST_DIMS = 3  # of windows
+_MAX_DIMS = 3  # of windows
 _ADDED = tuple(
     map(
         np.dtype,
@@ -257,7 +257,7 @@ def in_any_order(eqn: Any, definition: Any, build: Any) -> list[Any] | None:
         size, step = eqn.inputs[3].aval.shape[eqn.inputs[1].aval.ndim + len(window)], strides[d]
         window.append((size, step))
     window = _merged(window)
-    if len(window) > _MOST_DIMS:
+    if len(window) > _MAX_DIMS:
         return None
     initial = [] if type(x) is Literal or _is_zeros(definition(x)) else [x]
     if type(x) is Literal and x.value != 0:

@@ -28,7 +28,7 @@ from gpuflow.ops.layout.transpose import transpose
 from gpuflow.ops.written_out import program_of
 from gpuflow.ops.zeros import full
 
-_MOST_ELEMENTS = 32  # of a lane; each is compared, 1.5 ns an iteration; a separate step takes 30
+_MAX_ELEMENTS = 32  # of a lane; each is compared, 1.5 ns an iteration; a separate step takes 30
 _COMBINED = {"add": add, "multiply": mul, "minimum": min, "maximum": max}
 
 
@@ -41,7 +41,7 @@ def scatter_of_lane(combine: str, eqn: Eqn) -> ClosedJaxpr | None:
     axes = [axis for _, axis in windows.batching]
     others = [d for d in range(x.ndim) if d not in (*windows.mapped, *batching)]
     if (
-        prod(n for d, n in enumerate(x.shape) if d not in batching) > _MOST_ELEMENTS
+        prod(n for d, n in enumerate(x.shape) if d not in batching) > _MAX_ELEMENTS
         or 0 in x.shape
         or any(windows.sizes[d] != 1 for d in windows.mapped)
         or any(windows.sizes[d] != x.shape[d] for d in others)

@@ -41,8 +41,8 @@ from gpuflow.ops.handwritten.launch import (
 from gpuflow.ops.indexing.updating import Component, offset_operands, window_offsets_p
 from gpuflow.ops.layout.axes import reshape_p
 
-SMALLEST = 1 << 14  # updated elements: fewer are done before another thread has begun
-MOST_SHARES = 32
+MIN_UPDATES = 1 << 14  # updated elements: fewer are done before another thread has begun
+MAX_SHARES = 32
 _PER_ELEMENT = 8  # updates for each element of all copies: then filling and joining cost little
 
 X, OFFSETS, ROWS, OUT, WORKSPACE = 0, 1, 2, 3, 4
@@ -57,9 +57,9 @@ def shares(size: int, count: int, width: int) -> int:
     Args:
         size: elements of the array.
     """
-    if count * width < SMALLEST or size + width >= 1 << 31:
+    if count * width < MIN_UPDATES or size + width >= 1 << 31:
         return 1
-    return max(1, min(MOST_SHARES, count * width // (_PER_ELEMENT * (size + width))))
+    return max(1, min(MAX_SHARES, count * width // (_PER_ELEMENT * (size + width))))
 
 
 def _offset_dtype(size: int) -> Any:

@@ -13,7 +13,7 @@ import numpy as np
 
 from gpuflow.base import dtypes
 from gpuflow.base.arguments import (
-    MOST_DIMENSIONS,
+    MAX_DIMENSIONS,
     are_dimensions,
     as_integers,
     as_items,
@@ -40,7 +40,7 @@ def _sizes(op: str, shape: int | Sequence[Any]) -> tuple[int, ...]:
     if not isinstance(shape, tuple | list) and isinstance(known_index(shape), int):
         shape = (shape,)
     entries = as_items(op, "shape", shape)
-    if {*map(type, entries)} == {int} and min(entries) >= 0 and len(entries) <= MOST_DIMENSIONS:
+    if {*map(type, entries)} == {int} and min(entries) >= 0 and len(entries) <= MAX_DIMENSIONS:
         return entries  # the common case
     sizes = as_integers(op, "shape", entries)
     check_rank(op, sizes)

@@ -17,8 +17,8 @@ from gpuflow.core.jaxpr import Literal
 
 Bound = tuple[int, int, int]  # start, limit, stride
 
-_MOST_SLICES = 16  # of one array
-_MOST_COMPUTED = 32  # equations of each
+_MAX_SLICES = 16  # of one array
+_MAX_COMPUTED = 32  # equations of each
 
 
 def computed_slices(
@@ -34,13 +34,13 @@ def computed_slices(
     """
     x = eqn.inputs[0]
     readers = definition.readers(x)
-    if readers is None or len(readers) > _MOST_SLICES:
+    if readers is None or len(readers) > _MAX_SLICES:
         return None
     if any(reader.primitive is not eqn.primitive for reader in readers):
         return None
     if sum(prod(reader.outputs[0].aval.shape) for reader in readers) > prod(x.aval.shape):
         return None
-    budget = _MOST_COMPUTED
+    budget = _MAX_COMPUTED
 
     def computed(atom: Any, bounds: Sequence[Bound], is_free: bool) -> Any:
         nonlocal budget

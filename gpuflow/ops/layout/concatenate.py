@@ -29,7 +29,7 @@ from gpuflow.ops.layout.iota import iota
 from gpuflow.ops.layout.slicing import merged_slices, slice_, slice_p
 from gpuflow.ops.zeros import instantiate
 
-_MOST_COLUMNS = 8
+_MAX_COLUMNS = 8
 
 
 def _concatenate_shape(*arrays: ShapedArray, dimension: int) -> ShapedArray:
@@ -187,7 +187,7 @@ def _concatenate_stores(eqn: Any, build: Any) -> Any:
     out, dimension = eqn.outputs[0].aval, eqn.params["dimension"]
     are_columns = all(one.aval.shape[dimension] == 1 for one in eqn.inputs)
     is_last = dimension == out.ndim - 1 and not is_extended(out.dtype)
-    if are_columns and is_last and len(eqn.inputs) <= _MOST_COLUMNS:
+    if are_columns and is_last and len(eqn.inputs) <= _MAX_COLUMNS:
         columns = [build.apply(squeeze_p, one, dimensions=(dimension,)) for one in eqn.inputs]
         return build.apply(columns_p, *columns)
     if any(size != 1 for size in out.shape[:dimension]):

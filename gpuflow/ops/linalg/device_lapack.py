@@ -21,7 +21,7 @@ _LETTERS = {"f": "s", "d": "d", "F": "c", "D": "z"}
 # of the batch. Source: jaxlib 0.4, solver.py: getrf.
 _ROWS_OF_A_BATCH = 128
 # cuSPARSE solves tridiagonal systems of this many rows or more.
-_FEWEST_ROWS = 3
+_MIN_ROWS = 3
 
 
 def bindings(library: str) -> ModuleType:
@@ -233,7 +233,7 @@ def tridiagonal_solve(xp: Any, low: Any, middle: Any, high: Any, b: Any) -> Any:
     Singular matrices give the results of divisions by 0.
     """
     rows, sides = b.shape[-2:]
-    padding = max(_FEWEST_ROWS - rows, 0)  # of the identity's
+    padding = max(_MIN_ROWS - rows, 0)  # of the identity's
     right = _with_rows(xp, b.swapaxes(-1, -2), padding, 0)
     right = right.reshape(-1, sides, rows + padding)
     below, diagonal, above = (

@@ -33,15 +33,15 @@ from gpuflow.ops.zeros import full
 
 # Larger matrices would take seconds to compile: the number of equations of a decomposition grows
 # with the cube of the size, that of a substitution with its square.
-MOST_ROWS = 4
-MOST_TRIANGULAR_ROWS = 8
+MAX_ROWS = 4
+MAX_TRIANGULAR_ROWS = 8
 
 _REAL = (dtypes.float32, dtypes.float64)
 
 Rows = list[list[Any]]
 
 
-def is_small_batch(aval: ShapedArray, most: int = MOST_ROWS) -> bool:
+def is_small_batch(aval: ShapedArray, most: int = MAX_ROWS) -> bool:
     """Whether ``aval`` is a nonempty batch of real matrices with few rows and columns."""
     small = all(size <= most for size in aval.shape[-2:])
     return aval.ndim > 2 and aval.size > 0 and small and aval.dtype in _REAL
@@ -88,8 +88,8 @@ def is_small_product(
         and out.size > 0
         and lhs.dtype == rhs.dtype == out.dtype
         and lhs.dtype in _REAL
-        and all(0 < lhs.shape[d] <= MOST_ROWS for d in left)
-        and all(count <= MOST_ROWS for count in free)
+        and all(0 < lhs.shape[d] <= MAX_ROWS for d in left)
+        and all(count <= MAX_ROWS for count in free)
     )
 
 

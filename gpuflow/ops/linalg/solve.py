@@ -31,7 +31,7 @@ from gpuflow.ops.linalg.algebra import (
 )
 from gpuflow.ops.linalg.common import Outputs, check_square, load_scipy, matrix_op
 from gpuflow.ops.linalg.small_matrices import (
-    MOST_TRIANGULAR_ROWS,
+    MAX_TRIANGULAR_ROWS,
     is_small_batch,
     small_triangular_solve,
 )
@@ -228,7 +228,7 @@ def _triangular(in_avals: Any, out_avals: Any, params: dict[str, Any]) -> Triang
 def _triangular_simplify(eqn: Any, definition: Any, build: Any) -> list[Any] | None:
     del definition
     a, b = (atom.aval for atom in eqn.inputs)
-    if not (is_small_batch(a, MOST_TRIANGULAR_ROWS) and b.size):
+    if not (is_small_batch(a, MAX_TRIANGULAR_ROWS) and b.size):
         return None
     return written_out(small_triangular_solve, eqn, build, **eqn.params)
 

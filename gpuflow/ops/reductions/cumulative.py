@@ -40,7 +40,7 @@ from gpuflow.ops.reductions.cumulative_kernels import Combine, scan_launches
 from gpuflow.ops.written_out import written_out
 
 # Longest scan that is unrolled into equations; longer ones are shorter as a separate kernel.
-LONGEST_WRITTEN_OUT = 8
+MAX_UNROLLED = 8
 
 _TWICE = {np.dtype(np.float32): np.float64, np.dtype(np.complex64): np.complex128}
 
@@ -121,7 +121,7 @@ def _define(
 def _is_short(eqn: Any) -> bool:
     aval = eqn.outputs[0].aval
     count = aval.shape[eqn.params["axis"]]
-    return aval.size > 0 and count <= LONGEST_WRITTEN_OUT and fits_kernels(aval.dtype)
+    return aval.size > 0 and count <= MAX_UNROLLED and fits_kernels(aval.dtype)
 
 
 def _short_scan(

@@ -35,9 +35,9 @@ from gpuflow.ops.handwritten.launch import (
     worker_axes,
 )
 
-LARGEST = 1 << 11  # elements: for more, NumPy's vectorized sorts are worth a call
-MOST_SELECTED = 32  # elements of the sorted list; more are sorted
-MOST_MOVES = 1 << 17  # in such lists, in the worst case of ascending elements, for short rows
+MAX_ROW_LENGTH = 1 << 11  # elements: for more, NumPy's vectorized sorts are worth a call
+MAX_SELECTED = 32  # elements of the sorted list; more are sorted
+MAX_MOVES = 1 << 17  # in such lists, in the worst case of ascending elements, for short rows
 LONG = 8  # ratio of row length to selected elements above which few are moved
 _SHORT = 128  # rows of fewer elements have digits of 4 bits, others of 8
 _POSITION, _COUNT = "int32", "int32"
@@ -299,9 +299,9 @@ def sort_launches(
     if len(rows) < count or any(dtypes.is_extended(out.dtype) for out in outs):
         return None
     sizes = prod(shape[:axis]), length, prod(shape[axis + 1 :])
-    few_moves = LONG * out_length <= length or size * out_length <= MOST_MOVES
-    is_selected = out_length < length and out_length <= MOST_SELECTED and few_moves
-    if not is_selected and size > LARGEST:
+    few_moves = LONG * out_length <= length or size * out_length <= MAX_MOVES
+    is_selected = out_length < length and out_length <= MAX_SELECTED and few_moves
+    if not is_selected and size > MAX_ROW_LENGTH:
         return None
     in_row = out_length if is_selected else length
     maker = _Maker(sizes, out_length, in_row, descending, total, count, count + len(outs))

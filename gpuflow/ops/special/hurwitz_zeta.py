@@ -19,7 +19,7 @@ _TERMS = 4
 _CORRECTIONS = (1 / 12, -1 / 720, 1 / 30240, -1 / 1209600)
 _STEEP = 6.0
 # Larger exponents give the same results: 0, 1 or infinity.
-_LARGEST = 1e40
+_MAX_ARGUMENT = 1e40
 
 
 def zeta_body(builder: Any, values: Any, in_avals: Any, out_aval: Any, params: Any) -> Any:
@@ -68,7 +68,7 @@ def _scaled_zeta(s: Expression, q: Expression, log_scale: Expression) -> Express
     For q < 0, the terms after 0 are those of q's fraction; those before it are powers of negative
     numbers, a difference of two further zeta functions.
     """
-    s = at_most(s, _LARGEST)
+    s = at_most(s, _MAX_ARGUMENT)
     negative = q < 0.0
     fraction = q - q.apply("floor")
     upper = _positive(s, where(negative, fraction, q), log_scale)

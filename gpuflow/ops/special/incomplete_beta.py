@@ -30,7 +30,7 @@ from gpuflow.ops.special.gamma import digamma, lgamma, no_derivative, power_term
 
 _FLOAT = {"accepts": dtypes.is_floating, "what": "a real float"}
 # Steps of the fraction; near the mean it needs about the root of the larger parameter.
-_MOST_STEPS = 4000
+_MAX_STEPS = 4000
 _CHECK_EVERY = 16
 _NEGLIGIBLE = 1e-14
 # Above, derivatives are differences of logarithms: the fraction would need too many steps.
@@ -55,7 +55,7 @@ def _convergent(xp: Any, a: Any, b: Any, x: Any) -> tuple[Any, Any, Any]:
             [value, new[1] + d * old[1] + d_a * old[0], new[2] + d * old[2] + d_b * old[0]]
         )
 
-    for m in range(_MOST_STEPS):
+    for m in range(_MAX_STEPS):
         for d, d_a, d_b in (_odd(a, b, x, m), _even(a, b, x, m + 1)):
             before, last = last, step(before, last, d, d_a, d_b)
             low_before, low_last = low_last, step(low_before, low_last, d, d_a, d_b)

@@ -28,7 +28,7 @@ from gpuflow.ops.special.duals import Dual
 from gpuflow.ops.special.expressions import Expression, where, widened_operands
 
 _NEGLIGIBLE = 3e-10
-_MOST_ITERATIONS = 400.0
+_MAX_ITERATIONS = 400.0
 # Error functions are used from this ``a`` on, for x within a / 2 of it.
 _LARGE = 20.0
 _AROUND = 0.5
@@ -265,7 +265,7 @@ def _loop(
         count = Expression(builder, n)
         following, step, size = iterate(count, unflat(values))
         is_large = step.apply("abs") > _NEGLIGIBLE * size.apply("abs")
-        continues = is_large & (count < _MOST_ITERATIONS)
+        continues = is_large & (count < _MAX_ITERATIONS)
         return (count + 1.0).value, where(continues, 1.0, 0.0).value, *flat(following)
 
     first = (number(1.0).value, where(active, 1.0, 0.0).value, *flat(carries))

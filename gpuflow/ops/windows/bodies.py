@@ -19,7 +19,7 @@ from gpuflow.kir.nodes import Value
 from gpuflow.kir.scalar import compute_dtype
 from gpuflow.ops.elementwise.comparison import le_p
 
-LONGEST_UNROLLED = 32  # taps
+MAX_UNROLLED = 32  # taps
 Tap = Sequence[int | Value]
 Carry = tuple[Value, ...]
 
@@ -223,7 +223,7 @@ def _over_taps(
     def level(d: int, tap: Tap, carry: Carry) -> Carry:
         if d == len(window):
             return tuple(body(tap, carry))
-        if prod(window[d:]) <= LONGEST_UNROLLED or window[d] == 1:
+        if prod(window[d:]) <= MAX_UNROLLED or window[d] == 1:
             for k in range(window[d]):
                 carry = level(d + 1, (*tap, k), carry)
             return carry

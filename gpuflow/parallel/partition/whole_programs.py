@@ -29,9 +29,9 @@ from gpuflow.runtime.execute import executable_of
 from gpuflow.runtime.memories import Memories, holdings, is_in_one_memory, memories_of
 from gpuflow.runtime.sharded import with_sharding
 
-_MOST_OPS = 4096
+_MAX_OPS = 4096
 _ops: dict[Any, ClosedJaxpr] = {}
-register_table("programs of single ops over a mesh", _ops, _MOST_OPS)
+register_table("programs of single ops over a mesh", _ops, _MAX_OPS)
 
 
 @record(eq=False)
@@ -158,7 +158,7 @@ def _program(primitive: Primitive, operands: Sequence[Any], params: dict[str, An
     except TypeError:
         return _one_equation(primitive, avals, params)
     if program is None:
-        if len(_ops) > _MOST_OPS:
+        if len(_ops) > _MAX_OPS:
             _ops.clear()
         program = _ops[key] = _one_equation(primitive, avals, params)
     return program

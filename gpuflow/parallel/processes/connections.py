@@ -14,7 +14,7 @@ from gpuflow.base.errors import CommunicationError
 from gpuflow.base.records import record
 from gpuflow.parallel.processes import messages
 from gpuflow.parallel.processes.messages import WireError
-from gpuflow.parallel.processes.reception import MOST_CALLERS, Reception
+from gpuflow.parallel.processes.reception import MAX_CALLERS, Reception
 
 
 @record
@@ -131,7 +131,7 @@ def _accept(
 ) -> None:
     """Accept authenticated connections of all higher ranks into ``peers``."""
     expected = set(range(rank + 1, size))
-    reception = Reception(listener.sockets(), token, max(MOST_CALLERS, 2 * size))
+    reception = Reception(listener.sockets(), token, max(MAX_CALLERS, 2 * size))
     while expected and (arrival := reception.next(deadline)) is not None:
         connection, about = arrival
         caller = about.get("rank")

@@ -25,7 +25,7 @@ from gpuflow.parallel.processes.rendezvous import Group
 # Seconds after a failure report until this process ends itself; it may still be computing.
 GRACE_SECONDS = 10.0
 FAILED_STATUS = 70
-_LONGEST_REASON = 2000
+_MAX_REASON = 2000
 
 
 class Heartbeats:
@@ -171,10 +171,10 @@ class Heartbeats:
         if "left" in message:
             self._left.add(sender)
         elif "failed" in message:
-            reason = messages.text_of(message, "reason", _LONGEST_REASON)
+            reason = messages.text_of(message, "reason", _MAX_REASON)
             self._fail(messages.number_of(message, "failed", below=size), reason)
         elif "differs" in message:
-            self._differ(messages.text_of(message, "differs", _LONGEST_REASON), besides=sender)
+            self._differ(messages.text_of(message, "differs", _MAX_REASON), besides=sender)
         elif "beat" in message:
             slowest = message.get("slowest", [sender, message.get("count", 0)])
             if not isinstance(slowest, list) or len(slowest) != 2:
@@ -186,7 +186,7 @@ class Heartbeats:
 
     def differ(self, reason: str) -> None:
         """Report to the others that ranks have different operations, which ends collectives."""
-        self._tell({"differs": reason[:_LONGEST_REASON]})
+        self._tell({"differs": reason[:_MAX_REASON]})
 
     def _differ(self, reason: str, besides: int) -> None:
         # Unlike a failed process, this ends no process: transfers raise, and programs may continue.

@@ -22,7 +22,7 @@ from gpuflow.base.errors import CommunicationError
 from gpuflow.base.private_files import parse_json
 
 _LENGTH = struct.Struct("<I")
-_LONGEST = 1 << 20
+_MAX_LENGTH = 1 << 20
 PROTOCOL = "gpuflow 2"
 
 
@@ -40,7 +40,7 @@ def send_message(connection: socket.socket, message: dict[str, Any]) -> None:
 
 
 def receive_message(
-    connection: socket.socket, deadline: float, longest: int = _LONGEST
+    connection: socket.socket, deadline: float, longest: int = _MAX_LENGTH
 ) -> dict[str, Any]:
     """Receive the next JSON object.
 
@@ -73,7 +73,7 @@ def parse_message(text: bytes) -> dict[str, Any]:
     return message
 
 
-def take_messages(pending: bytearray, longest: int = _LONGEST) -> list[dict[str, Any]]:
+def take_messages(pending: bytearray, longest: int = _MAX_LENGTH) -> list[dict[str, Any]]:
     """Remove and return the complete messages at the front of the received bytes.
 
     Raises:

@@ -20,8 +20,8 @@ from gpuflow.parallel.processes import messages
 from gpuflow.parallel.processes.messages import WireError
 
 CALLER_SECONDS = 5.0
-MOST_CALLERS = 256  # unauthenticated callers; the oldest is dropped first, as members are quick
-_LONGEST = 1 << 16
+MAX_CALLERS = 256  # unauthenticated callers; the oldest is dropped first, as members are quick
+_MAX_LENGTH = 1 << 16
 _AT_ONCE = 64  # connections accepted between checks of present callers
 _SLICE = 0.2  # seconds between checks of deadlines
 
@@ -52,7 +52,7 @@ class Reception:
         most: maximum number of unauthenticated callers.
     """
 
-    def __init__(self, doors: list[socket.socket], token: str, most: int = MOST_CALLERS) -> None:
+    def __init__(self, doors: list[socket.socket], token: str, most: int = MAX_CALLERS) -> None:
         self._doors = {door.fileno(): door for door in doors if door.fileno() >= 0}
         for door in self._doors.values():
             door.setblocking(False)
@@ -122,11 +122,11 @@ class Reception:
         if caller is None:  # refused since the poll
             return None
         try:
-            data = caller.connection.recv(_LONGEST)
+            data = caller.connection.recv(_MAX_LENGTH)
             if not data:
                 raise WireError("the connection was closed")
             caller.pending += data
-            received = messages.take_messages(caller.pending, _LONGEST)
+            received = messages.take_messages(caller.pending, _MAX_LENGTH)
             if not received:
                 return None
             about = messages.proven(received[0], self._token, caller.asked)

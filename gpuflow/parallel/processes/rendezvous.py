@@ -15,7 +15,7 @@ from gpuflow.base.records import record
 from gpuflow.parallel.processes import messages
 from gpuflow.parallel.processes.connections import Listener, connect_peers, listen_for_peers
 from gpuflow.parallel.processes.messages import WireError
-from gpuflow.parallel.processes.reception import MOST_CALLERS, Reception
+from gpuflow.parallel.processes.reception import MAX_CALLERS, Reception
 
 
 @record
@@ -98,7 +98,7 @@ def _gather(
     """Wait until all ranks have reported, and send the table of all entries to each."""
     members: dict[int, socket.socket] = {}
     entries = {0: about}
-    reception = Reception([listening], token, max(MOST_CALLERS, 2 * size))
+    reception = Reception([listening], token, max(MAX_CALLERS, 2 * size))
     try:
         while len(entries) < size:
             arrival = reception.next(deadline)

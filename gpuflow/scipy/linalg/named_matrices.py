@@ -21,11 +21,11 @@ def _constant(values: Any, dtype: Any = None) -> Any:
     return jnp.asarray(np.asarray(values, np.float64), dtype or dtypes.default_float())
 
 
-_MOST_ROWS = 1 << 15  # 8 GiB of float64
-_MOST_BINOMIAL = 200  # larger ones have entries beyond float64
+_MAX_ROWS = 1 << 15  # 8 GiB of float64
+_MAX_BINOMIAL = 200  # larger ones have entries beyond float64
 
 
-def _size(name: str, n: Any, most: int = _MOST_ROWS) -> int:
+def _size(name: str, n: Any, most: int = _MAX_ROWS) -> int:
     """The size of a matrix that the host computes.
 
     Raises:
@@ -83,7 +83,7 @@ def invhilbert(n: int) -> Array:
         Array([[ 4., -6.],
                [-6., 12.]], dtype=float32)
     """
-    size = _size("invhilbert", n, _MOST_BINOMIAL)
+    size = _size("invhilbert", n, _MAX_BINOMIAL)
 
     def element(i: int, j: int) -> float:
         ways = comb(size + i, size - j - 1) * comb(size + j, size - i - 1) * comb(i + j, i) ** 2
@@ -137,7 +137,7 @@ def pascal(n: int, kind: str | None = None) -> Array:
     """
     kind = "symmetric" if kind is None else kind
     check_choice("pascal", "kind", kind, _PASCAL_KINDS)
-    size = _size("pascal", n, _MOST_BINOMIAL)
+    size = _size("pascal", n, _MAX_BINOMIAL)
     lower = [[comb(i, j) for j in range(size)] for i in range(size)]
     return _constant(_pascal(lower, kind, False), np.float32).reshape(size, size)
 
@@ -165,7 +165,7 @@ def invpascal(n: int, kind: str | None = None) -> Array:
     """
     kind = "symmetric" if kind is None else kind
     check_choice("invpascal", "kind", kind, _PASCAL_KINDS)
-    size = _size("invpascal", n, _MOST_BINOMIAL)
+    size = _size("invpascal", n, _MAX_BINOMIAL)
     lower = [[(-1) ** (i + j) * comb(i, j) for j in range(size)] for i in range(size)]
     return _constant(_pascal(lower, kind, True)).reshape(size, size)
 

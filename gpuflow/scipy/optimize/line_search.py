@@ -20,7 +20,7 @@ from gpuflow.ops.linalg.algebra import real_dtype
 _DECREASE, _CURVATURE = 1e-4, 0.9
 # Trial points are at least that fraction of the interval away from its ends.
 _CUBIC_MARGIN, _QUADRATIC_MARGIN = 0.2, 0.1
-_MOST_ZOOMS = 30
+_MAX_ZOOMS = 30
 _FLAT, _TOO_MANY = 1, 3
 
 
@@ -94,7 +94,7 @@ def line_search(
 
     def goes_on(state: _State) -> Any:
         bracketed = jnp.isfinite(state.high.length)
-        under_limit = jnp.where(bracketed, state.zooms < _MOST_ZOOMS, state.steps < most)
+        under_limit = jnp.where(bracketed, state.zooms < _MAX_ZOOMS, state.steps < most)
         return ~state.done & under_limit & (~bracketed | ~_is_narrow(state))
 
     def step(state: _State) -> _State:

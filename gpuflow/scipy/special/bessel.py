@@ -26,8 +26,8 @@ from gpuflow.scipy.special.common import (
 # The limit between the series in x and those in 1 / x.
 _LIMIT = 4.0
 # Each order is a value of the recurrence's loop.
-_MOST_ORDERS = 1000
-_MOST_STEPS = 2**31 - 1
+_MAX_ORDERS = 1000
+_MAX_STEPS = 2**31 - 1
 
 
 def _far_argument(size: Any) -> tuple[Any, Any]:
@@ -230,9 +230,9 @@ def bessel_jn(z: ArrayLike, *, v: int, n_iter: int = 50) -> Array:
     """
     order, count = index(v), max(index(n_iter), index(v)) + 1
     check(
-        0 <= order <= _MOST_ORDERS and count <= _MOST_STEPS,
+        0 <= order <= _MAX_ORDERS and count <= _MAX_STEPS,
         lambda: (
-            f"[bessel_jn] v must be from 0 to {_MOST_ORDERS}, and n_iter below {_MOST_STEPS}; "
+            f"[bessel_jn] v must be from 0 to {_MAX_ORDERS}, and n_iter below {_MAX_STEPS}; "
             f"got v={order}, n_iter={n_iter}. Fix: bessel_jn(z, v=1, n_iter=50)."
         ),
         ValueError,

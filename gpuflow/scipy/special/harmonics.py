@@ -20,7 +20,7 @@ from gpuflow.core.types import Array, ArrayLike
 from gpuflow.numpy.arguments import known
 from gpuflow.scipy.special.common import scalar_like
 
-_MOST_DEGREE = 10_000
+_MAX_DEGREE = 10_000
 
 
 def _legendre(degree: Any, order: Any, cosine: Any, sine: Any, top: int) -> Any:
@@ -170,8 +170,8 @@ def lpmn_values(m: int, n: int, z: ArrayLike, is_normalized: bool) -> Array:
             "result for the larger one."
         )
     check(
-        0 <= top <= _MOST_DEGREE,
-        lambda: f"[lpmn_values] n must be from 0 to {_MOST_DEGREE}; got {top}. Fix: n=1.",
+        0 <= top <= _MAX_DEGREE,
+        lambda: f"[lpmn_values] n must be from 0 to {_MAX_DEGREE}; got {top}. Fix: n=1.",
         ValueError,
     )
     order, degree = np.mgrid[: top + 1, : top + 1]

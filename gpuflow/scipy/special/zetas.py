@@ -20,7 +20,7 @@ from gpuflow.scipy.special.common import real_operands, with_derivatives
 # Bernoulli numbers up to this one are exact fractions.
 _EXACT_NUMBERS = 40
 # Beyond this one they are infinite.
-_MOST_FINITE = 300
+_MAX_FINITE = 300
 # Terms of the sum before the integral takes over, and of the corrections.
 _TERMS = 12
 # B_2k / (2k)!. Source: DLMF 25.11.5.
@@ -94,7 +94,7 @@ def _bernoulli_numbers(n: int) -> list[float]:
         partial_sum = sum((math.comb(m + 1, k) * b for k, b in enumerate(exact)), Fraction(0))
         exact.append(Fraction(1) if m == 0 else -partial_sum / (m + 1))
     values = [float(b) for b in exact]
-    for m in range(len(values), min(n, _MOST_FINITE) + 1):
+    for m in range(len(values), min(n, _MAX_FINITE) + 1):
         zetas = (1.0 + 2.0**-m + 3.0**-m) / (1.0 + 4.0 * 2.0**-m + 9.0 * 3.0**-m)
         ratio = -m * (m - 1) / (2.0 * math.pi) ** 2 * zetas
         values.append(values[m - 2] * ratio if m % 2 == 0 else 0.0)
@@ -124,8 +124,8 @@ def bernoulli(n: int) -> Array:
         raise ValueError(f"[bernoulli] n must be a non-negative integer; got {n}. Fix: n=0.")
     with np.errstate(over="ignore"):
         first = jnp.asarray(np.array(_bernoulli_numbers(n)).astype(dtypes.default_float()))
-    if n <= _MOST_FINITE:
+    if n <= _MAX_FINITE:
         return first
-    phase = (jnp.arange(n - _MOST_FINITE) + (_MOST_FINITE + 1)) % 4
+    phase = (jnp.arange(n - _MAX_FINITE) + (_MAX_FINITE + 1)) % 4
     tail = jnp.select([phase == 0, phase == 2], [-jnp.inf, jnp.inf], 0.0)
     return jnp.concatenate([first, tail.astype(first.dtype)])

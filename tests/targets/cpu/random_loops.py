@@ -23,8 +23,8 @@ STORAGES = (
 )  # fmt: skip
 LENGTHS = (0, 1, 2, 3, 7, 8, 9, 15, 16, 17, 31, 32, 33, 63, 64, 65, 100, 129, 257)
 CURVES = ("sin", "tanh", "exp", "log1p", "cos", "erf")
-MOST_OPERANDS = 12
-MOST = {"float32": 2**24, "float64": 2**50}
+MAX_OPERANDS = 12
+MAX_EXACT = {"float32": 2**24, "float64": 2**50}
 
 
 @dataclass(frozen=True)
@@ -297,7 +297,7 @@ class Program:
             bound = 2 * max(a.bound, b.bound)
         elif symbol == "-" and a.dtype.startswith("u"):
             bound = np.inf
-        if not is_int and bound > MOST[a.dtype] / 1000:
+        if not is_int and bound > MAX_EXACT[a.dtype] / 1000:
             return
         text = f"{a.name} {symbol} {b.name}"
         self._add(f"np.{a.dtype}({text})" if is_int else text, a.dtype, bound)
@@ -311,7 +311,9 @@ class Program:
 
     def _cast(self, a: Value, dtype: str) -> Value:
         """A value as another dtype, or itself where that is not exact."""
-        is_safe = a.bound < MOST.get(dtype, np.inf) and a.bound < MOST.get(a.dtype, np.inf)
+        is_safe = a.bound < MAX_EXACT.get(dtype, np.inf) and a.bound < MAX_EXACT.get(
+            a.dtype, np.inf
+        )
         if a.dtype == dtype or not is_safe:
             return a
         if a.dtype in FLOATS and dtype.startswith("u"):
@@ -334,7 +336,7 @@ class Program:
 
     def _write(self, nest: _Nest) -> None:
         left = self.random.choice((1, 1, 2, 3))
-        while left > 0 and len(self.operands) < MOST_OPERANDS:
+        while left > 0 and len(self.operands) < MAX_OPERANDS:
             left -= 1
             storage = self.random.choice((*self._storages, compute_dtype(self._storages[0])))
             one, choice = self._written(storage), self.random.random()
@@ -385,7 +387,7 @@ class Program:
             if kind == "bool":
                 first, step = "False", f"{name} | {value.name}"
             elif kind == "float":
-                if value.bound > MOST[dtype] / 2000:
+                if value.bound > MAX_EXACT[dtype] / 2000:
                     continue
                 first, fn = f"np.{dtype}({self.random.choice((-0.0, 3))})", "add"
                 if self.random.random() < 0.3:

@@ -54,7 +54,7 @@ def nested(x):
 def test_threads_do_not_show(body, counted, monkeypatch):
     together = gf.jit(lambda x: lax.map(body, x))(MATRICES)
     threads = list(counted)
-    monkeypatch.setattr(steps, "_MOST_ARENA_BYTES", -1)
+    monkeypatch.setattr(steps, "_MAX_ARENA_BYTES", -1)
     gf.clear_caches()
     alone = gf.jit(lambda x: lax.map(body, x))(MATRICES)
     assert threads == [pool().threads] == counted

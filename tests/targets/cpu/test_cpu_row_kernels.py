@@ -18,8 +18,8 @@ from gpuflow.targets.cpu.codegen.loops.parser import parsed_source
 from gpuflow.targets.cpu.codegen.processor import cpu_target
 from gpuflow.targets.cpu.codegen.schedules.row_values import cache_row_values
 from gpuflow.targets.cpu.codegen.schedules.rows_across_lanes import (
+    MIN_TRANSPOSED,
     ROWS_ACROSS_LANES,
-    SMALLEST_TRANSPOSED,
 )
 from gpuflow.targets.cpu.runtime.kernels import print_cpu
 
@@ -173,7 +173,7 @@ def test_other_steps_are_not_compiled():
 
 def many(rows, width):
     """A number of rows at which narrow ones are turned."""
-    return rows + SMALLEST_TRANSPOSED // width if width <= 16 else rows
+    return rows + MIN_TRANSPOSED // width if width <= 16 else rows
 
 
 @pytest.mark.parametrize("width", [1, 3, 8, 10, 16, 17, 32, 65, 127, 128, 4097])

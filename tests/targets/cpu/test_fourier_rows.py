@@ -14,13 +14,13 @@ import gpuflow.numpy as jnp
 from gpuflow.runtime.memory import address
 from gpuflow.targets.cpu.library import fourier_rows
 from gpuflow.targets.cpu.library.fourier_lengths import (
-    LONGEST,
+    MAX_LENGTH,
     bluestein_length,
     memory_length,
     radices,
     split_shape,
 )
-from gpuflow.targets.cpu.library.fourier_passes import LARGEST_RADIX, RADICES, lanes_of, roots
+from gpuflow.targets.cpu.library.fourier_passes import MAX_RADIX, RADICES, lanes_of, roots
 from gpuflow.targets.cpu.library.fourier_rows import FROM_REAL, TO_REAL, lane_rows
 from gpuflow.targets.cpu.library.fourier_writer import FourierWriter, RowLayout, RowTransforms
 from gpuflow.targets.cpu.runtime.native.program_writer import Code, callable_program, fixed
@@ -116,7 +116,7 @@ def test_radices():
         factors = radices(length)
         assert factors is None or prod(factors) == length
         assert (factors is None) == (bluestein_length(length) is not None)
-        assert factors is None or all(r in RADICES or r <= LARGEST_RADIX for r in factors)
+        assert factors is None or all(r in RADICES or r <= MAX_RADIX for r in factors)
     assert radices(1000) == (8, 5, 5, 5)
     assert [radices(n) for n in (2, 10, 12, 14, 30)] == [(2,), (10,), (4, 3), (2, 7), (10, 3)]
     assert radices(1) == () and radices(131) is None
@@ -137,7 +137,7 @@ def test_split():
         rows, columns = split_shape(length, 1, "float32")
         assert rows * columns == length and columns > 1
     assert split_shape(1_000_003, 1, "float32") is None
-    assert memory_length(4099) <= LONGEST < memory_length(1_000_003)
+    assert memory_length(4099) <= MAX_LENGTH < memory_length(1_000_003)
 
 
 @pytest.mark.parametrize("dtype", ["float32", "float64"])

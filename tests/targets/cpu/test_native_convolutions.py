@@ -111,8 +111,8 @@ def test_values_and_gradients(seed, dtype):
 @pytest.mark.parametrize("seed", range(40, 80))
 def test_small_blocks_and_split_sums(monkeypatch, seed, slot):
     monkeypatch.setattr(convolution_calls, "SLOT_BYTES", slot)
-    monkeypatch.setattr(convolution_calls, "_SMALLEST_FLOPS", 0)
-    monkeypatch.setattr(convolution_matrices, "_FEWEST_COLUMNS", 4)
+    monkeypatch.setattr(convolution_calls, "_MIN_FLOPS", 0)
+    monkeypatch.setattr(convolution_matrices, "_MIN_COLUMNS", 4)
     _check(seed, np.float32)
 
 

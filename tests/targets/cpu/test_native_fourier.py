@@ -9,7 +9,7 @@ from native_programs import in_scan, in_while, is_native
 import gpuflow as gf
 import gpuflow.numpy as jnp
 from gpuflow.targets.cpu.library import fourier_loops
-from gpuflow.targets.cpu.library.fourier_loops import LARGEST
+from gpuflow.targets.cpu.library.fourier_loops import MAX_ELEMENTS
 
 LINES = [(1,), (2,), (101,), (5, 8), (300, 100), (2, 0, 4)]
 SEVERAL = [(4, 1), (1, 6), (2, 3, 4, 6), (64, 65), (0, 4)]
@@ -124,10 +124,10 @@ def test_what_is_native(monkeypatch):
         assert is_native(in_while(getattr(jnp.fft, name)), x)
     for name in ("irfft", "irfft2", "hfft"):
         assert is_native(in_scan(getattr(jnp.fft, name)), spectrum)
-    assert is_native(jnp.fft.rfft2, np.zeros((2, LARGEST), np.float32))
+    assert is_native(jnp.fft.rfft2, np.zeros((2, MAX_ELEMENTS), np.float32))
     # A line of odd length that is alone is NumPy's, unless it is long or NumPy has no such loop.
     assert is_native(jnp.fft.rfft, x[0, :7])
-    assert not is_native(jnp.fft.rfft, np.zeros(LARGEST + 1, np.float32))
+    assert not is_native(jnp.fft.rfft, np.zeros(MAX_ELEMENTS + 1, np.float32))
     monkeypatch.setattr(fourier_loops, "find_loop", lambda ufunc, types: None)
     assert not is_native(jnp.fft.rfft, x[0, :7])
     assert is_native(jnp.fft.rfft, x)

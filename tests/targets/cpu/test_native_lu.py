@@ -12,7 +12,7 @@ from gpuflow.compiler.pipeline import compile_plan
 from gpuflow.lax.linalg import lu
 from gpuflow.targets.cpu.library import lu as provider
 from gpuflow.targets.cpu.library.blas import private_blas
-from gpuflow.targets.cpu.library.lu import LARGEST
+from gpuflow.targets.cpu.library.lu import MAX_ROWS
 from gpuflow.targets.cpu.target import NATIVE_TARGET
 
 needs_blas = pytest.mark.skipif(private_blas() is None, reason="NumPy came without OpenBLAS")
@@ -23,7 +23,7 @@ SHAPES = [
     (70, 40),
     (3, 30, 30),
     (2, 3, 20, 9),
-    (LARGEST + 1, 3),
+    (MAX_ROWS + 1, 3),
     (4, 0, 0),
 ]
 DTYPES = [np.float32, np.float64, np.complex64, np.complex128]
@@ -94,7 +94,7 @@ def test_what_is_native(monkeypatch):
         (step,) = compile_plan(jaxpr, target=NATIVE_TARGET)[0].steps
         return step.implementation is not None
 
-    assert is_native((40, 40)) and is_native((LARGEST, 1))
-    assert not is_native((LARGEST + 1, 3)) and not is_native((4, 0, 0))
+    assert is_native((40, 40)) and is_native((MAX_ROWS, 1))
+    assert not is_native((MAX_ROWS + 1, 3)) and not is_native((4, 0, 0))
     monkeypatch.setattr(provider, "private_blas", lambda: None)
     assert not is_native((40, 40))

@@ -181,10 +181,10 @@ def test_what_is_native(monkeypatch):
         function = getattr(jnp.linalg, name)
         for around in (in_scan, in_while):
             assert is_native(around(lambda x, f=function: tuple(gf.tree.leaves(f(x)))), a), name
-    large = positive((matrices.LARGEST + 1,) * 2, np.float32)
+    large = positive((matrices.MAX_ROWS + 1,) * 2, np.float32)
     assert not is_native(linalg.cholesky, large) and not is_native(linalg.cholesky, a[:0, :0])
     assert is_native(linalg.qr, large)
-    assert not is_native(linalg.qr, np.zeros((qr.LARGEST + 1, 3), np.float32))
+    assert not is_native(linalg.qr, np.zeros((qr.MAX_ELEMENTS + 1, 3), np.float32))
     assert not is_native(lambda x: linalg.eig(x, compute_left_eigenvectors=True), a)
     assert not is_native(lambda x: linalg.eigh(x, subset_by_index=(0, 3)), a)
     monkeypatch.setattr(matrices, "find_loop", lambda ufunc, types: None)

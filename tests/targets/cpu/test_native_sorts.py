@@ -12,7 +12,7 @@ from gpuflow import lax
 from gpuflow.core.aval import ShapedArray
 from gpuflow.core.views import View, contiguous
 from gpuflow.kir.verify import verify
-from gpuflow.ops.sorting.sort_kernels import LARGEST, MOST_SELECTED, sort_launches
+from gpuflow.ops.sorting.sort_kernels import MAX_ROW_LENGTH, MAX_SELECTED, sort_launches
 
 AROUND = [lambda function: function, in_scan, in_while]
 # A row of one digit's length, of short and long digits, rows along each axis.
@@ -53,7 +53,7 @@ def test_zeros_and_nan_keep_their_bits():
     np.testing.assert_array_equal(np.signbit(out), np.signbit(x[order]))
 
 
-@pytest.mark.parametrize("k", [0, 1, 7, MOST_SELECTED, MOST_SELECTED + 1, 60])
+@pytest.mark.parametrize("k", [0, 1, 7, MAX_SELECTED, MAX_SELECTED + 1, 60])
 @pytest.mark.parametrize("dtype", [np.float32, np.float64, np.int32, np.uint8])
 def test_top_k(k, dtype):
     """In total order: nan by their sign, -0.0 below 0.0; of equal ones the first one is first."""
@@ -122,7 +122,7 @@ def test_what_is_native():
     ]
     for function in functions:
         assert is_native(in_scan(function), x) and is_native(in_while(function), x)
-    large = np.zeros(LARGEST + 1, np.float32)
+    large = np.zeros(MAX_ROW_LENGTH + 1, np.float32)
     assert not is_native(jnp.sort, large) and is_native(lambda x: tuple(lax.top_k(x, 3)), large)
     assert not is_native(jnp.sort, x[:0])
 

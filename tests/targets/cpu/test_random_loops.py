@@ -17,7 +17,7 @@ import pytest
 from guarded_memory import Region, needs_guards
 from loop_reference import Reference, dtype_of
 from loop_texts import set_masks
-from random_loops import MOST_OPERANDS, drawn
+from random_loops import MAX_OPERANDS, drawn
 
 from gpuflow.targets.cpu.codegen.build import build_cpu, load_cpu
 from gpuflow.targets.cpu.codegen.loop_compiler import compile_module
@@ -39,7 +39,7 @@ FILL = 0x5A
 
 @pytest.fixture(scope="module")
 def regions():
-    return [Region(1 << 16) for _ in range(MOST_OPERANDS)]
+    return [Region(1 << 16) for _ in range(MAX_OPERANDS)]
 
 
 def same(found, right, is_exact):

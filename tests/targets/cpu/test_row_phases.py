@@ -17,10 +17,10 @@ from gpuflow.compiler.schedules.schedule import scheduled
 from gpuflow.kir.verify import verify
 from gpuflow.targets.cpu.codegen.schedules.row_phases import (
     FEW_ROWS,
-    MOST_ROWS,
+    MAX_ROWS,
+    MIN_LENGTH_OF_MANY_ROWS,
+    MIN_ROW_LENGTH,
     ROW_PHASES,
-    SHORTEST_OF_MANY,
-    SHORTEST_ROW,
 )
 
 ROOT = Path(__file__).resolve().parents[3]
@@ -70,19 +70,19 @@ def calls(shape, function=layernorm):
 
 
 def test_few_long_rows_only():
-    assert len(calls((1, SHORTEST_ROW))) == 3
-    assert len(calls((FEW_ROWS, SHORTEST_ROW))) == 3 * FEW_ROWS
-    assert calls((FEW_ROWS + 1, SHORTEST_ROW)) == calls((1, SHORTEST_ROW - 1)) == ()
-    assert len(calls((MOST_ROWS, SHORTEST_OF_MANY))) == 3 * MOST_ROWS
-    assert calls((MOST_ROWS + 1, SHORTEST_OF_MANY)) == ()
-    assert calls((FEW_ROWS + 1, SHORTEST_OF_MANY - 1)) == ()
-    assert calls((0, SHORTEST_ROW)) == ()
+    assert len(calls((1, MIN_ROW_LENGTH))) == 3
+    assert len(calls((FEW_ROWS, MIN_ROW_LENGTH))) == 3 * FEW_ROWS
+    assert calls((FEW_ROWS + 1, MIN_ROW_LENGTH)) == calls((1, MIN_ROW_LENGTH - 1)) == ()
+    assert len(calls((MAX_ROWS, MIN_LENGTH_OF_MANY_ROWS))) == 3 * MAX_ROWS
+    assert calls((MAX_ROWS + 1, MIN_LENGTH_OF_MANY_ROWS)) == ()
+    assert calls((FEW_ROWS + 1, MIN_LENGTH_OF_MANY_ROWS - 1)) == ()
+    assert calls((0, MIN_ROW_LENGTH)) == ()
 
 
 def test_one_loop_over_a_row_stays_one_kernel():
-    assert calls((1, SHORTEST_ROW), lambda x: x.sum(-1)) == ()
-    assert calls((1, SHORTEST_ROW), lambda x: x + 1) == ()
-    assert calls((SHORTEST_ROW, 4), lambda x: x.sum(0)) == ()
+    assert calls((1, MIN_ROW_LENGTH), lambda x: x.sum(-1)) == ()
+    assert calls((1, MIN_ROW_LENGTH), lambda x: x + 1) == ()
+    assert calls((MIN_ROW_LENGTH, 4), lambda x: x.sum(0)) == ()
 
 
 def test_each_phase_is_split():
@@ -92,7 +92,7 @@ def test_each_phase_is_split():
 
 @pytest.mark.parametrize("name", FUNCTIONS)
 def test_the_kernels_are_valid(name):
-    shapes = ((2, SHORTEST_ROW),)
+    shapes = ((2, MIN_ROW_LENGTH),)
     phases = split_into_phases(call_of(FUNCTIONS[name], *shapes).kernel, keeps_rows=False)
     assert phases is not None
     for kernel in phases.kernels:
@@ -104,7 +104,7 @@ def test_the_kernels_are_valid(name):
 
 # --- results -------------------------------------------------------------------------------
 
-SHAPES = [(1, SHORTEST_ROW), (2, SHORTEST_ROW + 13), (2, 1, 100_003)]
+SHAPES = [(1, MIN_ROW_LENGTH), (2, MIN_ROW_LENGTH + 13), (2, 1, 100_003)]
 
 
 def assert_accurate(function, x, found):
@@ -134,7 +134,7 @@ VIEWS = {
 
 @pytest.mark.parametrize("name", VIEWS)
 def test_views(name):
-    x, view = normals(2 * SHORTEST_ROW + 15, 2), VIEWS[name]
+    x, view = normals(2 * MIN_ROW_LENGTH + 15, 2), VIEWS[name]
     found = gf.jit(lambda x: (layernorm(view(x)), gf.nn.softmax(view(x), -1)))(x)
     assert_accurate(lambda x: (layernorm(view(x)), gf.nn.softmax(view(x), -1)), x, found)
 
@@ -147,14 +147,14 @@ def test_rows_of_two_axes():
 
 @pytest.mark.parametrize("name", ["softmax", "layernorm"])
 def test_into_the_memory_of_the_operand(name):
-    x = normals(2, SHORTEST_ROW)
+    x = normals(2, MIN_ROW_LENGTH)
     found = gf.jit(FUNCTIONS[name], donate_argnums=0)(jnp.asarray(x))
     assert_accurate(FUNCTIONS[name], x, found)
 
 
 def test_an_operand_of_a_row_that_is_overwritten():
     """The scale of a row is read by all phases, so that the first ones must not write it."""
-    x, scale = normals(2, SHORTEST_ROW), np.array([[1.5], [0.5]], np.float32)
+    x, scale = normals(2, MIN_ROW_LENGTH), np.array([[1.5], [0.5]], np.float32)
 
     def function(x, scale):
         centered = x * scale - (x * scale).mean(-1, keepdims=True)
@@ -166,7 +166,7 @@ def test_an_operand_of_a_row_that_is_overwritten():
 
 
 def test_in_a_scan():
-    x = normals(3, 1, SHORTEST_ROW)
+    x = normals(3, 1, MIN_ROW_LENGTH)
     _, found = gf.jit(lambda x: gf.lax.scan(lambda c, x: (c, gf.nn.softmax(x, -1)), 0, x))(x)
     assert_accurate(FUNCTIONS["softmax"], x, found)
 

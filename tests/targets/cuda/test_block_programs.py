@@ -151,7 +151,7 @@ def test_static_memory_counts_towards_the_limit_of_an_arena(most, is_shared, mon
 
 
 def test_an_arena_in_global_memory(device, launches, monkeypatch):
-    monkeypatch.setattr(block_programs, "_MOST_SHARED_BYTES", 0)
+    monkeypatch.setattr(block_programs, "_MAX_SHARED_BYTES", 0)
     got = run(loops, [X], device)
     assert launches == [True]
     for found, want in zip(got, run(loops, [X], gf.devices("cpu")[0]), strict=True):

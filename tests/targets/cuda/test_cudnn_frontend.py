@@ -129,7 +129,7 @@ from gpuflow.base.dtypes import bfloat16
 from gpuflow.targets.cuda.library.dnn.calls import AttentionCall, ConvolutionCall
 from gpuflow.targets.cuda.library.dnn.frontend import (
     DATA_TYPE_NAMES,
-    MOST_WORKSPACE,
+    MAX_WORKSPACE,
     load_frontend,
     make_plan,
 )
@@ -158,7 +158,7 @@ for call in calls:
     try:
         graph = graph_of(library, call, True, device_property=device)
         count = make_plan(library, graph, call, True)
-        assert 0 <= count <= MOST_WORKSPACE
+        assert 0 <= count <= MAX_WORKSPACE
         print(json.dumps(["", type(call).__name__]))
     except Exception as error:
         print(json.dumps([f"{call}: {error}"[:300], type(call).__name__]))

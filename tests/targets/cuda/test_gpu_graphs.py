@@ -166,7 +166,7 @@ def test_a_result_that_a_product_writes_is_copied_too(late):
 
 @requires_cuda_tools
 def test_recording_stops_where_nothing_can_be_changed_or_copied(late, monkeypatch):
-    monkeypatch.setattr(graphs, "_MOST_COPIED_BYTES", 0)
+    monkeypatch.setattr(graphs, "_MAX_COPIED_BYTES", 0)
     api, step, w = late.driver.api, gf.jit(_layers), gf.device_put(W, late)
     before, kept = dict(api.log), []
     for k in range(60):

@@ -36,7 +36,7 @@ from gpuflow.targets.cuda.library.target import gpu_target
 from gpuflow.targets.cuda.runtime.driver.launch import launched_kernel
 
 LIMIT = 2**31
-MOST = LIMIT - 1 - MAX_COUNTER_OVERSHOOT  # of what is counted
+MAX_COUNT = LIMIT - 1 - MAX_COUNTER_OVERSHOOT  # of what is counted
 
 
 def call_of(kernel, extents, strides=None, first=0):
@@ -61,8 +61,8 @@ def two_axes(mode=IN, first=ANY, exact=None):
 
 def test_the_number_of_points():
     kernel = cuda_zoo.scaled_tanh()
-    assert fits_32_bits(call_of(kernel, {"i0": MOST}))
-    assert not fits_32_bits(call_of(kernel, {"i0": MOST + 1}))
+    assert fits_32_bits(call_of(kernel, {"i0": MAX_COUNT}))
+    assert not fits_32_bits(call_of(kernel, {"i0": MAX_COUNT + 1}))
     assert not fits_32_bits(call_of(kernel, {"i0": LIMIT}))
     assert not fits_32_bits(call_of(kernel, {"i0": 2**32 + 5}))  # its low word is small
 
@@ -70,7 +70,7 @@ def test_the_number_of_points():
 def test_the_number_of_points_of_several_axes_that_no_operand_moves_along():
     kernel = two_axes()
     still = {("x", "i0"): 0, ("x", "i1"): 0, ("o", "i0"): 0}
-    rows = MOST // 1000
+    rows = MAX_COUNT // 1000
     assert fits_32_bits(call_of(kernel, {"i0": rows, "i1": 1000}, still))
     assert not fits_32_bits(call_of(kernel, {"i0": rows + 1, "i1": 1000}, still))
     exact = two_axes(exact=1000)
@@ -88,7 +88,7 @@ def test_members_and_points_are_counted_apart():
     half = dict.fromkeys(names, 2**20)
     assert fits_32_bits(call_of(kernel, half, strides))
     for name in names:
-        assert not fits_32_bits(call_of(kernel, {**half, name: MOST + 1}, strides))
+        assert not fits_32_bits(call_of(kernel, {**half, name: MAX_COUNT + 1}, strides))
 
 
 @pytest.mark.parametrize("sign", [1, -1])

@@ -118,7 +118,7 @@ def test_the_device_has_a_turn_to_do_while_the_host_waits(function, late):
 
 def test_a_loop_that_is_not_ahead_lets_the_device_wait(late, monkeypatch):
     """The counters of the test before do count."""
-    monkeypatch.setattr(speculation, "_MOST_ELEMENTS", 0)
+    monkeypatch.setattr(speculation, "_MAX_ELEMENTS", 0)
     api, x = late.driver.api, gf.device_put(ARRAY, late)
     before = api.log["idle"]
     result = gf.jit(lambda x: lax.while_loop(lambda s: s.sum() < 9, lambda s: s + 0.1, x))(x)

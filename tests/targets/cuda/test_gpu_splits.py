@@ -11,7 +11,7 @@ import gpuflow.numpy as jnp
 from gpuflow.compiler.lowering.call_layout import extents_of
 from gpuflow.compiler.pipeline import compile_plan
 from gpuflow.targets.cuda.codegen.schedules.launch_config import launch_shape, schedule_cuda
-from gpuflow.targets.cuda.codegen.schedules.row_phases import MOST_ROWS, SHORTEST_ROW
+from gpuflow.targets.cuda.codegen.schedules.row_phases import MAX_ROWS, MIN_ROW_LENGTH
 from gpuflow.targets.cuda.library.target import gpu_target
 
 RNG = np.random.default_rng(3)
@@ -114,8 +114,8 @@ def test_phases_of_few_long_rows():
     ]
     assert parts * 8 >= 128  # blocks: with a row each there would be 8
     # Many rows, and short ones, are read again by the block that has them.
-    assert len(launches(gf.nn.softmax, (MOST_ROWS + 1, 1 << 17))[0]) == 1
-    assert len(launches(gf.nn.softmax, (8, SHORTEST_ROW - 1))[0]) == 1
+    assert len(launches(gf.nn.softmax, (MAX_ROWS + 1, 1 << 17))[0]) == 1
+    assert len(launches(gf.nn.softmax, (8, MIN_ROW_LENGTH - 1))[0]) == 1
     # Rows along two axes, and what is left for each row at the end.
     names, _ = launches(lambda x: gf.nn.logsumexp(x, -1), (2, 4, 1 << 17))
     assert [name.split("_phase")[-1] for name in names][-1].startswith("1")

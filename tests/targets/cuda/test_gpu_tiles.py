@@ -154,7 +154,7 @@ def test_values_of_several_matrices(architecture):
 @requires_cuda_tools
 @pytest.mark.parametrize("dtype", [bool, np.float32, np.int32, "bfloat16"])
 def test_programs(dtype, monkeypatch):
-    monkeypatch.setattr(tiled_maps, "SMALLEST_TILED", 1)
+    monkeypatch.setattr(tiled_maps, "MIN_TILED_SIZE", 1)
     x, y = np.random.default_rng(2).integers(0, 3, (2, 40, 40)).astype(jnp.dtype(dtype))
     with gf.default_device(gf.devices("cuda_sim")[0]):
         got = gf.jit(lambda x, y: jnp.where(x == y.T, x, y.T))(x, y)

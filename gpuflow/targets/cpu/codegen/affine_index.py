@@ -9,7 +9,7 @@ from gpuflow.base.records import record
 from gpuflow.targets.llvm.ir_values import IRValue
 
 # The largest stride, in elements, for which ``strided_loads`` is used.
-_LARGEST_STRIDE = 4
+_MAX_STRIDE = 4
 
 
 @record(eq=False)
@@ -39,7 +39,7 @@ def affine_factor(operator: str, left: IRValue, right: IRValue) -> int:
         is_scalar_constant = factor_value.is_constant and factor_value.width == 1
         if operator == "*" and isinstance(affine, AffineIndex) and is_scalar_constant:
             factor = factor_value.value.constant
-            return factor if 1 < affine.step * factor <= _LARGEST_STRIDE else 0
+            return factor if 1 < affine.step * factor <= _MAX_STRIDE else 0
     return 0
 
 

@@ -194,4 +194,4 @@ PI_EXACT = (
 )
 PI_FUSED = (3.141592502593994, 1.5099578831723193e-07, 1.078060505991553e-14)
 # For arguments of larger magnitude, sin and cos are libm's.
-LARGEST_REDUCED = 1e5
+MAX_REDUCED = 1e5

@@ -56,7 +56,7 @@ from gpuflow.targets.cpu.codegen.variables import (
     local_names,
     names_assigned_once,
 )
-from gpuflow.targets.cpu.codegen.vector_blocks import MOST_INSTRUCTIONS, loop_metadata
+from gpuflow.targets.cpu.codegen.vector_blocks import MAX_INSTRUCTIONS, loop_metadata
 from gpuflow.targets.cpu.codegen.vector_loops import VectorLoop
 from gpuflow.targets.llvm.ir_values import IRValue, LlvmValue
 
@@ -127,7 +127,7 @@ def _accessor(accessor: Accessor) -> Callee:
 # without it, on several vectors at once.
 LONG_BODY = 64
 # With fewer instructions in a loop, LLVM's own interleave count is good.
-_FEWEST_INSTRUCTIONS = 32
+_MIN_INSTRUCTIONS = 32
 # Bytes of a vector register of AVX-512.
 _REGISTER_BYTES = 64
 # Lanes of a vector that a series of instructions computes at once: float32 in a register of AVX2.
@@ -348,9 +348,9 @@ class _Function(Expressions):
                 return None
             width = self._lanes_per_register(body) if has_gather or has_call else 0
             return _masked_loop_metadata(module, width)
-        if not _FEWEST_INSTRUCTIONS <= len(instructions) <= MOST_INSTRUCTIONS[2]:
+        if not _MIN_INSTRUCTIONS <= len(instructions) <= MAX_INSTRUCTIONS[2]:
             return None
-        needs_fewer = self.exit_blocks or has_call or len(instructions) > MOST_INSTRUCTIONS[4]
+        needs_fewer = self.exit_blocks or has_call or len(instructions) > MAX_INSTRUCTIONS[4]
         count = ir.Constant(ir.IntType(32), 2 if needs_fewer else 4)
         return loop_metadata(module, [["llvm.loop.interleave.count", count]])
 

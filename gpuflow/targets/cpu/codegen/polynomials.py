@@ -3,7 +3,7 @@
 They have no branches and no calls. So they cost the same for all arguments, and LLVM vectorizes
 them to any width. A call of libmvec would spill all registers, and take a scalar path if any lane
 is special: exp of -inf or of -1e9 (a masked softmax), log of 0. Only sin and cos call libm, if an
-argument is larger than ``LARGEST_REDUCED``.
+argument is larger than ``MAX_REDUCED``.
 
 Method: reduce the argument to a small interval, exactly; evaluate a polynomial there
 (``coefficients``); apply the exponent by integer arithmetic, so that no instruction works on
@@ -33,12 +33,12 @@ from gpuflow.targets.cpu.codegen.coefficients import (
     EXP2,
     EXPM1,
     FLOAT_FORMATS,
-    LARGEST_REDUCED,
     LOG,
     LOG2,
     LOG2_OVER_F,
     LOG_FLOAT64,
     LOG_OVER_F,
+    MAX_REDUCED,
     PI_EXACT,
     PI_FUSED,
     SIN,
@@ -283,7 +283,7 @@ def sin(x: IRValue) -> IRValue:
     """sin, in float32: x is a multiple of half periods and a remainder. 1.73 ulp."""
     k, half_periods = _nearest(x, 1 / math.pi)
     near = _sin_of_half_period(_without_half_periods(x, k), half_periods)
-    return libm.call_beyond(LARGEST_REDUCED, "sin", x, [x], near)
+    return libm.call_beyond(MAX_REDUCED, "sin", x, [x], near)
 
 
 def cos(x: IRValue) -> IRValue:
@@ -291,7 +291,7 @@ def cos(x: IRValue) -> IRValue:
     shifted = x * (1 / math.pi) - 0.5
     k, half_periods = _nearest(shifted, 1)
     near = _sin_of_half_period(_without_half_periods(x, k + 0.5), half_periods + 1)
-    return libm.call_beyond(LARGEST_REDUCED, "cos", x, [x], near)
+    return libm.call_beyond(MAX_REDUCED, "cos", x, [x], near)
 
 
 def erf(x: IRValue) -> IRValue:

@@ -43,7 +43,7 @@ else:
 
 # Names of the functions that are long dependence chains of instructions.
 LONG_CHAIN_FUNCTIONS = EXPENSIVE - {"div", "sqrt", "rsqrt"}
-_LARGEST_QUOTIENT = 2.0**28  # up to which the formula of ``_float_rem`` is exact
+_MAX_QUOTIENT = 2.0**28  # up to which the formula of ``_float_rem`` is exact
 
 # LLVM intrinsics that have vector forms on every target.
 _INTRINSICS = {
@@ -140,7 +140,7 @@ def _float_rem(x: IRValue, y: IRValue) -> IRValue:
     # 0 times infinity is nan.
     remainder = cast(select(integer.equals(0), dividend, remainder), x.dtype)
     remainder = remainder.intrinsic("copysign", x)
-    return libm.call_beyond(_LARGEST_QUOTIENT, "fmod", cast(quotient, x.dtype), [x, y], remainder)
+    return libm.call_beyond(_MAX_QUOTIENT, "fmod", cast(quotient, x.dtype), [x, y], remainder)
 
 
 def _rem(x: IRValue, y: IRValue) -> IRValue:

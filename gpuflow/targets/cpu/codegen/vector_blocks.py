@@ -29,16 +29,16 @@ else:
 # 0.8 of the time with four; softplus, pow and mish 0.68 to 0.81 with two, as do rows of 20 and
 # more, of which four vectors leave too long a remainder. lgamma, with about 190, spills registers;
 # a separate loop for full vectors takes 0.88 of the time.
-MOST_INSTRUCTIONS = {4: 70, 2: 180, 1: 400}
+MAX_INSTRUCTIONS = {4: 70, 2: 180, 1: 400}
 # By share, the length from which on the series of a dependence chain are calls, not inlined: fewer
 # values are in registers then, so more vectors fit in an iteration. Chains of 6, 12 and 40
 # functions take 0.6 to 0.8, 0.5 and 0.4 to 0.6 of the time, and less to build; with two vectors per
 # iteration, those of 4 take 1.0 to 1.3. Independent functions take 1.03 to 1.3.
-SHORTEST_CHAIN = {WorkShare.ALL: 4, WorkShare.ROW: 6, WorkShare.LITTLE: 6}
-# Like MOST_INSTRUCTIONS, for loops with such a chain.
-MOST_CHAIN_INSTRUCTIONS = {4: 400, 2: 1000}
+MIN_CHAIN = {WorkShare.ALL: 4, WorkShare.ROW: 6, WorkShare.LITTLE: 6}
+# Like MAX_INSTRUCTIONS, for loops with such a chain.
+MAX_CHAIN_INSTRUCTIONS = {4: 400, 2: 1000}
 # Most instructions of a prologue or epilogue that gets no main loop.
-_MOST_WITHOUT_MAIN_LOOP = 32
+_MAX_WITHOUT_MAIN_LOOP = 32
 
 
 class PendingStore(NamedTuple):
@@ -116,7 +116,7 @@ def main_loop_unroll_factor(
         has_reductions: whether it has reduction variables.
         registers_hold_four: whether the values of four vectors fit in registers.
     """
-    limits = MOST_CHAIN_INSTRUCTIONS if is_chain else MOST_INSTRUCTIONS
+    limits = MAX_CHAIN_INSTRUCTIONS if is_chain else MAX_INSTRUCTIONS
     vectors = next((n for n, most in limits.items() if instruction_count <= most), 0)
     if is_short:
         return min(vectors, 1)
@@ -126,7 +126,7 @@ def main_loop_unroll_factor(
         return vectors
     if share is not WorkShare.ALL:
         vectors = min(vectors, 2)
-    is_cheap = instruction_count <= _MOST_WITHOUT_MAIN_LOOP and not is_chain
+    is_cheap = instruction_count <= _MAX_WITHOUT_MAIN_LOOP and not is_chain
     return 0 if share is WorkShare.LITTLE and is_cheap else vectors
 
 

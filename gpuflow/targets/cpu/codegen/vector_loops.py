@@ -56,7 +56,7 @@ from gpuflow.targets.cpu.codegen.straight_loops import (
 from gpuflow.targets.cpu.codegen.strided_loads import first_elements_mask, load_strided
 from gpuflow.targets.cpu.codegen.variables import assigned_names
 from gpuflow.targets.cpu.codegen.vector_blocks import (
-    SHORTEST_CHAIN,
+    MIN_CHAIN,
     PendingStore,
     call_vector_copy,
     check_single_vector,
@@ -84,9 +84,9 @@ else:
 # registers, LLVM orders the instructions of the four one after the other. Loops with more constants
 # take 1.0 to 1.2 of the time with four (i0e, ndtri), and those whose four vectors need more
 # registers than there are up to 1.5 with values in memory (gamma).
-_MOST_SPLATS = 6
+_MAX_SPLATS = 6
 # Most iterations of a loop that becomes one vector.
-_LONGEST_SINGLE_VECTOR = 16
+_MAX_SINGLE_VECTOR = 16
 
 
 class _RemainderLoop(NamedTuple):
@@ -144,14 +144,14 @@ class VectorLoop(Expressions):
         self._invariant_values: dict[int, tuple[IRValue, ...]] = {}
         self._initial_values = {name: outer_variable(name) for name in reductions}
         chain = longest_chain(body, self._varying, LONG_CHAIN_FUNCTIONS)
-        self._is_chain = chain >= SHORTEST_CHAIN[share]
+        self._is_chain = chain >= MIN_CHAIN[share]
         self._check_accesses()
         self._is_short = is_short
         target, accesses = cpu_target(), self._accesses.values()
         initial_values = self._initial_values.values()
         self._width = vector_width(target, accesses, initial_values, builder.function)
         self._needs_masks = self._is_single_vector = False
-        if is_short and trip_count is not None and trip_count <= _LONGEST_SINGLE_VECTOR:
+        if is_short and trip_count is not None and trip_count <= _MAX_SINGLE_VECTOR:
             if reductions:
                 raise NotVectorizable("a reduction of one vector, for several rows per iteration")
             check_single_vector(target, accesses, trip_count)
@@ -286,7 +286,7 @@ class VectorLoop(Expressions):
         registers, _ = cpu_target().vector_registers
         constants = float_constant_count(remainder.instructions)
         alive = max_live_vectors(remainder.instructions, width)
-        self._registers_hold_four = 4 * alive <= registers and constants <= _MOST_SPLATS
+        self._registers_hold_four = 4 * alive <= registers and constants <= _MAX_SPLATS
         self._instruction_count += len(builder.block.instructions)
         hoist_invariants(function.blocks[function.blocks.index(remainder) :], self._preheader)
         builder.position_at_end(builder.block)  # after the remaining instructions
@@ -343,7 +343,7 @@ class VectorLoop(Expressions):
     def _spill_splats(self) -> None:
         """Spill splats, to have registers for the values that four vectors need at a time."""
         with self.builder.goto_block(self._preheader):
-            for single, vector in [*self._splats.items()][_MOST_SPLATS:]:
+            for single, vector in [*self._splats.items()][_MAX_SPLATS:]:
                 if vector.type.element != ir.IntType(1):  # memory would pack these to bits
                     self._splats[single] = spill(self.builder, vector)
 

@@ -50,11 +50,11 @@ from gpuflow.targets.layouts.convolution_axes import (
 
 SLOT_BYTES = 1 << 19  # capacity of a packed matrix, so that it stays in a core's L2
 _NO_TRANS, _TRANS = 111, 112  # CblasNoTrans, CblasTrans
-_SMALLEST_FLOPS = 1 << 21  # less work runs on one thread
+_MIN_FLOPS = 1 << 21  # less work runs on one thread
 _REQUESTED_INDICES = 16  # number of indices that larger work is split into
-_SHORTEST_COPY = 8  # fewest contiguous elements of u for which P is packed by columns
-_FEWEST_READS = 4  # fewest reads of an element that justify a copy of lhs with space innermost
-_MOST_PARTIAL_BYTES = 1 << 24  # of partial sums
+_MIN_COPY = 8  # fewest contiguous elements of u for which P is packed by columns
+_MIN_READS = 4  # fewest reads of an element that justify a copy of lhs with space innermost
+_MAX_PARTIAL_BYTES = 1 << 24  # of partial sums
 _CHUNKS_PER_THREAD = 4
 _ALIGNMENT = 64  # of the parts of the workspace, in bytes
 LHS_ARGUMENT, RHS_ARGUMENT, OUT_ARGUMENT = 5, 6, 7  # argument slots of the addresses
@@ -200,7 +200,7 @@ def _call(
     positions = tuple(slide.positions for slide in slides)
     i_sizes, j_sizes = (positions, taps) if sums_columns else (taps, positions)
     u, others = _split_off_axis(problem.rows if sums_columns else problem.depth, packs_columns)
-    if packs_columns and (u.lhs != 1 or u.size < _SHORTEST_COPY or slides[-1].lhs == 1):
+    if packs_columns and (u.lhs != 1 or u.size < _MIN_COPY or slides[-1].lhs == 1):
         return None
     o, other_columns = _split_off_axis(problem.columns, False)
     free, steps = (others, problem.depth) if sums_columns else (problem.rows, others)
@@ -208,7 +208,7 @@ def _call(
     layout = packed_layout(slides, i_sizes, j_sizes, u, sums_columns, packs_columns)
     lhs_copy = None
     is_strided = slides[-1].size > 1 and slides[-1].lhs != 1
-    if layout.kind == ROWS and is_strided and prod(i_sizes) >= _FEWEST_READS:
+    if layout.kind == ROWS and is_strided and prod(i_sizes) >= _MIN_READS:
         lhs_copy, problem, axes = row_major_lhs(problem, [*outer, *steps, u])
         slides, outer, u = problem.slides, axes[: len(outer)], axes[-1]
         steps = axes[len(outer) : -1]
@@ -218,7 +218,7 @@ def _call(
     itemsize = dtype.itemsize
     outer_count, step_count = _index_count(outer), _index_count(steps)
     flops = 2 * prod(i_sizes) * prod(j_sizes) * u.size * o.size * outer_count * step_count
-    is_parallel = flops >= _SMALLEST_FLOPS
+    is_parallel = flops >= _MIN_FLOPS
     blocks = _choose_blocks(
         sums_columns,
         layout.kind,
@@ -307,8 +307,8 @@ def _choose_blocks(
         result_bytes: size of the result.
         itemsize: bytes of an element.
     """
-    # The sum may be split as well, if its partial sums fit into _MOST_PARTIAL_BYTES.
-    most_splits = max(_MOST_PARTIAL_BYTES // result_bytes, 1)
+    # The sum may be split as well, if its partial sums fit into _MAX_PARTIAL_BYTES.
+    most_splits = max(_MAX_PARTIAL_BYTES // result_bytes, 1)
     requested = -(-_REQUESTED_INDICES // outer_count) if is_parallel else 1
     blocks = blocks_of(
         sums_columns,

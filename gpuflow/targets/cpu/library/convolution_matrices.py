@@ -28,8 +28,10 @@ from gpuflow.targets.layouts.convolution_axes import (
 )
 
 DIRECT, ROWS, COLUMNS = range(3)  # layouts of P: lhs in place, [(u, i), j], [j, (i, u)]
-_FEWEST_COLUMNS = 64  # columns of a product, if possible
-_LONGEST_ROWS = 384  # elements of a row of P if columns are summed and that leaves memory for more
+_MIN_COLUMNS = 64  # columns of a product, if possible
+_MAX_ROW_LENGTH = (
+    384  # elements of a row of P if columns are summed and that leaves memory for more
+)
 _UNLIMITED = 1 << 62
 
 
@@ -135,19 +137,19 @@ def blocks_of(
     if sums_columns:
         # Split the sum first, by steps and then j; then the result, by u.
         splits = min(requested, most_splits)
-        j_splits = min(-(-splits // step_count), max(j_count // _LONGEST_ROWS, 1))
+        j_splits = min(-(-splits // step_count), max(j_count // _MAX_ROW_LENGTH, 1))
         requested = -(-requested // min(splits, step_count * j_splits))
         if kind != COLUMNS:
-            row_length = min(j_count, max(elements // (i_count * u_size), _LONGEST_ROWS))
+            row_length = min(j_count, max(elements // (i_count * u_size), _MAX_ROW_LENGTH))
             fitting = elements // (i_count * row_length)
-            requested_u = max(-(-u_size // requested), -(-_FEWEST_COLUMNS // i_count))
+            requested_u = max(-(-u_size // requested), -(-_MIN_COLUMNS // i_count))
             u_block = _equal_blocks(u_size, max(min(u_size, fitting, requested_u), 1))
         most_j = min(elements // (i_count * u_block), -(-j_count // j_splits))
     else:
         if kind != COLUMNS:
-            fitting = elements // (i_count * min(j_count, 2 * _FEWEST_COLUMNS))
+            fitting = elements // (i_count * min(j_count, 2 * _MIN_COLUMNS))
             u_block = _equal_blocks(u_size, max(min(u_size, fitting), 1))
-        requested_j = max(-(-j_count // requested), _FEWEST_COLUMNS)
+        requested_j = max(-(-j_count // requested), _MIN_COLUMNS)
         most_j = min(elements // (i_count * u_block), requested_j)
     if most_j < 1:
         return None

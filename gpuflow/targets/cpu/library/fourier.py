@@ -26,7 +26,7 @@ from gpuflow.compiler.target import Provider
 from gpuflow.core.blocks import Fourier
 from gpuflow.core.views import View
 from gpuflow.kir.scalar import COMPONENT_DTYPES
-from gpuflow.targets.cpu.library.fourier_lengths import LONGEST, memory_length, split_shape
+from gpuflow.targets.cpu.library.fourier_lengths import MAX_LENGTH, memory_length, split_shape
 from gpuflow.targets.cpu.library.fourier_passes import lanes_of
 from gpuflow.targets.cpu.library.fourier_rows import (
     COMPLEX,
@@ -130,7 +130,7 @@ def choose(fourier: Fourier, step: CallStep, target: Any) -> NativeCall | None:
     shape = (length, 1) if is_odd else split_shape(length, rows, dtype)
     if shape is None or (is_odd and 2 * rows < lanes_of(dtype)):
         return None
-    if any(memory_length(n) > LONGEST for n in (*fourier.lengths[:-1], *shape)):
+    if any(memory_length(n) > MAX_LENGTH for n in (*fourier.lengths[:-1], *shape)):
         return None
     operand_bytes = operand.aval.size * operand.aval.dtype.itemsize
     stores_spectra = fourier.kind == "IRFFT" and len(fourier.lengths) > 1

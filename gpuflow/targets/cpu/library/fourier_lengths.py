@@ -14,11 +14,11 @@ from typing import Any
 import numpy as np
 
 from gpuflow.base.caches import lru_cache
-from gpuflow.targets.cpu.library.fourier_passes import LARGEST_RADIX, lanes_of, roots
+from gpuflow.targets.cpu.library.fourier_passes import MAX_RADIX, lanes_of, roots
 from gpuflow.targets.cpu.library.fourier_rows import lane_rows
 
-LONGEST = 1 << 15  # most elements of a row in a block: more would exceed every cache
-_LONGEST_CACHED = 1 << 12  # most elements of a row for which a block fits a core's cache
+MAX_LENGTH = 1 << 15  # most elements of a row in a block: more would exceed every cache
+_MAX_CACHED = 1 << 12  # most elements of a row for which a block fits a core's cache
 _COPY_PASSES = 3  # reading and writing a block cost about as much as this number of passes
 _ONE_PASS_RADIX = 16  # the cost of a pass is in proportion to larger radices
 
@@ -28,13 +28,13 @@ _ONE_PASS_RADIX = 16  # the cost of a pass is in proportion to larger radices
 
 @lru_cache(1024)
 def radices(length: int) -> tuple[int, ...] | None:
-    """Return the radices of the passes for a length; None if a prime factor exceeds LARGEST_RADIX.
+    """Return the radices of the passes for a length; None if a prime factor exceeds MAX_RADIX.
 
     Radix 4 is fastest per factor of two. If the number of twos is odd, three of them become a radix
     8; a single two is combined with a 3 or a 5, if there is one.
     """
     powers, remaining = {}, length
-    for factor in (2, *range(3, LARGEST_RADIX + 1, 2)):
+    for factor in (2, *range(3, MAX_RADIX + 1, 2)):
         while remaining % factor == 0:
             powers[factor] = powers.get(factor, 0) + 1
             remaining //= factor
@@ -70,11 +70,11 @@ def memory_length(length: int) -> int:
 def _cost(length: int, batch: int, lanes: int) -> float:
     """Estimate the cost of transforming rows in blocks, as passes times elements; inf: too long."""
     stored = memory_length(length)
-    if stored > LONGEST:
+    if stored > MAX_LENGTH:
         return np.inf
     transforms = 2 if stored > length else 1
     passes = transforms * sum(max(1.0, radix / _ONE_PASS_RADIX) for radix in radices(stored) or ())
-    cache_penalty = 1.0 if stored <= _LONGEST_CACHED else 2.0
+    cache_penalty = 1.0 if stored <= _MAX_CACHED else 2.0
     pass_cost = stored * (passes + transforms - 1) * cache_penalty
     return -(-batch // lanes) * (pass_cost + length * _COPY_PASSES)
 
@@ -88,8 +88,8 @@ def split_shape(length: int, batch: int, dtype: str) -> tuple[int, int] | None:
     """
     lanes = lanes_of(dtype)
     best_cost, shape = _cost(length, batch, lanes), (length, 1)
-    # Neither rows nor columns may exceed LONGEST.
-    fewest_columns, most_columns = max(2, -(-length // LONGEST)), min(length // 2, LONGEST)
+    # Neither rows nor columns may exceed MAX_LENGTH.
+    fewest_columns, most_columns = max(2, -(-length // MAX_LENGTH)), min(length // 2, MAX_LENGTH)
     for columns in range(fewest_columns, most_columns + 1 if length >= 4 * lanes else 0):
         if length % columns:
             continue

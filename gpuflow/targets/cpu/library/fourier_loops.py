@@ -33,7 +33,7 @@ from gpuflow.targets.cpu.runtime.native.copies import Locations, copy_view, oper
 from gpuflow.targets.cpu.runtime.native.program_writer import Code, Location, fixed
 from gpuflow.targets.cpu.runtime.native.services import Build, NativeServices
 
-LARGEST = 1 << 16  # elements: for more, SciPy is faster, since it vectorizes over rows
+MAX_ELEMENTS = 1 << 16  # elements: for more, SciPy is faster, since it vectorizes over rows
 
 # NumPy's type characters of the real and complex dtype of a transform.
 _LETTERS = {"complex64": ("f", "F"), "complex128": ("d", "D")}
@@ -62,7 +62,7 @@ def choose(fourier: Fourier, step: CallStep, target: Any) -> NativeCall | None:
     del target
     (operand,), out = step.operands, step.eqn.outputs[0].aval
     size = max(operand.aval.size, out.size)
-    if not 0 < size <= LARGEST or not operand.aval.size or not out.size:
+    if not 0 < size <= MAX_ELEMENTS or not operand.aval.size or not out.size:
         return None
     dtype = _complex_dtype(step)
     loops = [_find_loop(name, dtype) for name in _ufunc_names(fourier)]

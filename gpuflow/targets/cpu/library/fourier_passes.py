@@ -47,7 +47,7 @@ SCALAR_TYPES = {"float32": ScalarType("float", 4), "float64": ScalarType("double
 
 # Radices with unrolled passes. Other odd radices are computed by sums over all pairs of elements.
 RADICES = (2, 3, 4, 5, 6, 7, 8, 10)
-LARGEST_RADIX = 127  # of such sums: above, Bluestein's algorithm is faster and more exact
+MAX_RADIX = 127  # of such sums: above, Bluestein's algorithm is faster and more exact
 _PARTIAL_SUM_TERMS = 8  # see _sum_pairs
 
 ComplexValue = tuple[Value, Value]  # real and imaginary vector
@@ -239,7 +239,7 @@ _DECLARATIONS = "declare i64 @llvm.smin.i64(i64, i64)\n"
 def pass_function(dtype: str, radix: int) -> int:
     """The address of the pass of a radix: the pass of pairs if it is not in RADICES.
 
-    A radix that is not in RADICES must be odd, and from 5 to LARGEST_RADIX.
+    A radix that is not in RADICES must be odd, and from 5 to MAX_RADIX.
     """
     is_unrolled = radix in RADICES
     symbol = f"gf_fourier_pass_{radix if is_unrolled else 'pairs'}_{dtype}"
@@ -323,7 +323,7 @@ def _pairs_text(symbol: str, dtype: str) -> str:
     ops = ComplexArithmetic(function, dtype)
     s, m, twiddles, radix, table = _load_pass_fields(function)
     size = ops.scalar_bytes
-    most_pairs = LARGEST_RADIX // 2
+    most_pairs = MAX_RADIX // 2
     # For each pair: its sum, then its difference.
     pair_sums = function.alloca(ops.vector, 4 * most_pairs)
     half = function.emit(f"lshr i64 {radix}, 1")

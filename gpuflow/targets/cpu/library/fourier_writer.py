@@ -39,7 +39,7 @@ from gpuflow.targets.cpu.library.fourier_rows import (
 from gpuflow.targets.cpu.runtime.native.program_writer import Code, Location
 from gpuflow.targets.cpu.runtime.native.services import Build, NativeServices
 
-_SMALLEST_SLOT_BYTES = 1 << 16
+_MIN_SLOT_BYTES = 1 << 16
 _PAGE_BYTES = 4096
 # The second half of a slot starts these bytes after a multiple of the page size.
 _HALF_OFFSET_BYTES = 17 * ELEMENT_BYTES
@@ -162,13 +162,13 @@ class FourierWriter:
         return table
 
     def transform(self, transforms: RowTransforms, source: RowLayout, target: RowLayout) -> None:
-        """Emit the transforms of rows in blocks; rows must be at most ``lengths.LONGEST`` long."""
+        """Emit the transforms of rows in blocks; rows are at most ``lengths.MAX_LENGTH`` long."""
         length, lanes = transforms.length, lanes_of(self.dtype)
         passes = self._pass_table(length)
         # Half a spectrum has one element more than the transform.
         row_bytes = (lengths.memory_length(length) + 1) * ELEMENT_BYTES
         half = -(-row_bytes // _PAGE_BYTES) * _PAGE_BYTES + _HALF_OFFSET_BYTES
-        slot = max(_SMALLEST_SLOT_BYTES, 1 << (2 * half - 1).bit_length())
+        slot = max(_MIN_SLOT_BYTES, 1 << (2 * half - 1).bit_length())
         blocks = -(-transforms.rows // lanes)
         mirror = 0
         if transforms.real_length:

@@ -33,7 +33,7 @@ from gpuflow.targets.cpu.runtime.native.object_code import READ_ARGUMENTS, Nativ
 from gpuflow.targets.cpu.runtime.native.program_writer import Code
 from gpuflow.targets.cpu.runtime.native.services import Build, Buildable, NativeServices
 
-LARGEST = 512  # rows or columns: for larger ones, a library with several threads is faster
+MAX_ROWS = 512  # rows or columns: for larger ones, a library with several threads is faster
 
 _ALIGNMENT = 64  # of the parts of the workspace, in bytes
 
@@ -124,7 +124,10 @@ def _function() -> int:
 def choose(decomposition: Lu, step: CallStep, target: Any) -> NativeCall | None:
     """Decompose each matrix on one thread; None if a matrix is too large for that."""
     del target
-    if max(decomposition.rows, decomposition.columns) > LARGEST or 0 in step.operands[0].aval.shape:
+    if (
+        max(decomposition.rows, decomposition.columns) > MAX_ROWS
+        or 0 in step.operands[0].aval.shape
+    ):
         return None
     if decomposition.dtype.name not in BLAS_LETTERS or private_blas() is None:
         return None

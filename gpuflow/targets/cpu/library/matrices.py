@@ -33,8 +33,8 @@ from gpuflow.targets.cpu.runtime.native.copies import Locations, copy_view, oper
 from gpuflow.targets.cpu.runtime.native.program_writer import Code, Location
 from gpuflow.targets.cpu.runtime.native.services import Build, NativeServices
 
-LARGEST = 64  # rows or columns: for larger matrices, SciPy's routines are faster
-_LARGEST_SPLIT = 32  # rows or columns: for larger matrices, NumPy's BLAS may start threads itself
+MAX_ROWS = 64  # rows or columns: for larger matrices, SciPy's routines are faster
+_MAX_SPLIT = 32  # rows or columns: for larger matrices, NumPy's BLAS may start threads itself
 
 # NumPy's type characters of a dtype, of its real and of its complex dtype.
 _LETTERS = {
@@ -101,7 +101,7 @@ def choose(decomposition: Decomposition, step: CallStep, target: Any) -> NativeC
     """Decompose by NumPy's loops; None if a matrix is too large, or a loop is missing."""
     del target
     (operand,) = step.operands
-    if not 0 < max(decomposition.rows, decomposition.columns) <= LARGEST or operand.aval.size == 0:
+    if not 0 < max(decomposition.rows, decomposition.columns) <= MAX_ROWS or operand.aval.size == 0:
         return None
     routine = _routine(decomposition)
     if routine is None or operand.buffer == NO_BUFFER:
@@ -162,7 +162,7 @@ def _emit(
         Batch(1, count),
         check,
         work,
-        shares_batch=max(rows, columns) <= _LARGEST_SPLIT,
+        shares_batch=max(rows, columns) <= _MAX_SPLIT,
         services=services,
         code=code,
     )

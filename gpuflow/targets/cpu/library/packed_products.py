@@ -36,7 +36,7 @@ from gpuflow.targets.cpu.runtime.native.services import Build, NativeServices, l
 from gpuflow.targets.layouts.product_axes import batch_axes, collapsed_axes
 
 # Scalar products, and matrix elements that are read: with fewer, waking a worker costs more.
-_SMALLEST_PARALLEL_PRODUCTS, _SMALLEST_PARALLEL_READS = 1 << 19, 1 << 16
+_MIN_PARALLEL_PRODUCTS, _MIN_PARALLEL_READS = 1 << 19, 1 << 16
 _CHUNKS_PER_THREAD = 2
 # Bytes of a slice of the depth of one row, rows of a group, and columns of a block. A group's slice
 # of the left operand must fit L2. Shorter slices would read and write more partial sums.
@@ -173,7 +173,7 @@ def _matrix_call(sizes: _Sizes, formats: ProductFormats, threads: int) -> Packed
     packed_itemsize = np.dtype(panel.packed).itemsize
     slice_depth = min(_SLICE_BYTES // packed_itemsize, max(k, 1))
     slices = max(-(-k // slice_depth), 1)
-    workers = 1 if sizes.work < _SMALLEST_PARALLEL_PRODUCTS else threads
+    workers = 1 if sizes.work < _MIN_PARALLEL_PRODUCTS else threads
     column_block = _block_size(n, _BLOCK_COLUMNS, 1, tile_columns)
     column_blocks = -(-n // column_block)
     row_block = _block_size(m, m, -(-workers // (sizes.count * column_blocks)), tile_rows)
@@ -216,7 +216,7 @@ def _vector_call(sizes: _Sizes, formats: ProductFormats, threads: int) -> Packed
     else:
         rows, row_stride, depth_stride, vector_stride = n, b_column, b_step, a_step
         storages, stride_indices = formats[1::-1], (2, 1)
-    workers = 1 if sizes.work < _SMALLEST_PARALLEL_READS else threads
+    workers = 1 if sizes.work < _MIN_PARALLEL_READS else threads
     block = _block_size(rows, rows, -(-workers * _CHUNKS_PER_THREAD // sizes.count), 64)
     if workers == 1:
         block = rows

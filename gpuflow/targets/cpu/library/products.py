@@ -38,7 +38,7 @@ from gpuflow.targets.layouts.product_axes import (
 )
 
 # With fewer floating-point operations than this, waking workers costs more than it saves.
-_SMALLEST_PARALLEL_FLOPS = 1 << 21
+_MIN_PARALLEL_FLOPS = 1 << 21
 _BLOCK_MULTIPLE = 16  # rows or columns that OpenBLAS's kernels compute at a time
 
 
@@ -166,7 +166,7 @@ def _split_product(m: int, n: int, k: int, count: int, threads: int) -> _Split:
     """Split each of ``count`` products if there are fewer of them than threads."""
     splits_columns = n > m
     size = max(m, n)
-    if count >= threads or 2 * m * n * k * count < _SMALLEST_PARALLEL_FLOPS:
+    if count >= threads or 2 * m * n * k * count < _MIN_PARALLEL_FLOPS:
         return _Split(splits_columns, 1, size)
     requested = -(-threads // count)
     block_size = -(-size // requested)
@@ -175,7 +175,7 @@ def _split_product(m: int, n: int, k: int, count: int, threads: int) -> _Split:
 
 
 def _chunk_size(extent: int, flops: int, threads: int) -> int:
-    if flops < _SMALLEST_PARALLEL_FLOPS:
+    if flops < _MIN_PARALLEL_FLOPS:
         return extent
     return -(-extent // (threads * CHUNKS_PER_THREAD)) if extent > threads else 1
 

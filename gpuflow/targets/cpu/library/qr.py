@@ -28,7 +28,7 @@ from gpuflow.targets.cpu.runtime.native.program_writer import Code
 from gpuflow.targets.cpu.runtime.native.services import Build, NativeServices
 
 # Rows times columns times reflectors: for more, a library with several threads is faster.
-LARGEST = 256**3
+MAX_ELEMENTS = 256**3
 _UNBLOCKED, _BLOCK = 128, 32  # LAPACK processes more than 128 reflectors in blocks of 32
 _ALIGNMENT = 64  # of the parts of the workspace, in bytes
 
@@ -202,7 +202,7 @@ def choose(decomposition: Qr, step: CallStep, target: Any) -> NativeCall | None:
     inner = step.eqn.outputs[0].aval.shape[-1]
     reflectors = min(decomposition.rows, decomposition.columns)
     work = decomposition.rows * max(decomposition.columns, inner) * reflectors
-    if work > LARGEST or operand.aval.size == 0:
+    if work > MAX_ELEMENTS or operand.aval.size == 0:
         return None
     if decomposition.dtype.name not in BLAS_LETTERS or private_blas() is None:
         return None

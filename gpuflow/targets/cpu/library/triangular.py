@@ -27,10 +27,10 @@ from gpuflow.targets.cpu.runtime.native.services import CHUNKS_PER_THREAD, Build
 
 _LEFT, _RIGHT, _UPPER, _LOWER, _GENERAL, _UNIT = 141, 142, 121, 122, 131, 132  # CBLAS's enums
 _PLAIN, _TRANSPOSED, _ADJOINT = 111, 112, 113
-_SMALLEST_FLOPS = 1 << 20  # with less work, waking a worker costs more than it saves
+_MIN_FLOPS = 1 << 20  # with less work, waking a worker costs more than it saves
 # Blocks of rows or columns of X: smallest size, largest number, and a divisor of sizes above the
 # smallest.
-_SMALLEST_BLOCK, _MOST_BLOCKS, _BLOCK_MULTIPLE = 64, 16, 16
+_MIN_BLOCK, _MAX_GRID_DIM, _BLOCK_MULTIPLE = 64, 16, 16
 
 # gf_triangular_TYPE(arguments, lo, hi) solves op(A) X = B for stacks of matrices. An index is one
 # block of columns or rows of one X. Arguments are filled by ``_emit``.
@@ -136,8 +136,8 @@ def _emit(
     copy_view(b.layout, dtype.itemsize, source, target, services, code)
     (rows, columns), size, matrices = b.aval.shape[-2:], system.size, system.matrices
     split_size = columns if system.left_side else rows
-    multiples = -(-split_size // (_MOST_BLOCKS * _BLOCK_MULTIPLE))
-    block_size = max(_SMALLEST_BLOCK, multiples * _BLOCK_MULTIPLE)
+    multiples = -(-split_size // (_MAX_GRID_DIM * _BLOCK_MULTIPLE))
+    block_size = max(_MIN_BLOCK, multiples * _BLOCK_MULTIPLE)
     blocks = -(-split_size // block_size)
     transposition = _PLAIN
     if system.transpose:
@@ -167,7 +167,7 @@ def _emit(
     code.set_address(block + 7, operand_location(a, code, locations))
     extent, flops = matrices * blocks, matrices * size * rows * columns
     chunk = extent
-    if flops >= _SMALLEST_FLOPS:
+    if flops >= _MIN_FLOPS:
         chunk = max(1, extent // (pool_threads() * CHUNKS_PER_THREAD))
     code.run(_function(letter), block, extent, chunk, max(flops // 16, nbytes(b.aval) // 4))
 

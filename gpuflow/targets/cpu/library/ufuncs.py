@@ -28,7 +28,7 @@ from gpuflow.targets.cpu.runtime.native.object_code import READ_ARGUMENTS, Nativ
 from gpuflow.targets.cpu.runtime.native.program_writer import Code, Location
 from gpuflow.targets.cpu.runtime.native.services import NativeServices
 
-MOST_OPERANDS, _MOST_SIZES = 4, 5
+MAX_OPERANDS, _MAX_SIZES = 4, 5
 # Byte offsets in NumPy's PyUFuncObject (ufuncobject.h; pointers have 8 bytes): nin, nout and nargs;
 # functions; data; ntypes. ``find_loop`` compares the counts with the ufunc's attributes.
 _COUNTS_OFFSET, _LOOPS_OFFSET, _DATA_OFFSET, _TYPE_COUNT_OFFSET = 16, 32, 40, 48
@@ -193,8 +193,8 @@ def loop_function(scalar_bytes: int) -> int:
         "OPERANDS_AT": _OPERAND_TABLE,
         "SIZES_AT": _CORE_SIZES,
         "STEPS_AT": _STRIDES,
-        "OPERANDS": MOST_OPERANDS,
-        "SIZES": _MOST_SIZES,
+        "OPERANDS": MAX_OPERANDS,
+        "SIZES": _MAX_SIZES,
         "BITS": bits,
         "EXPONENT": exponent,
         "NAN": nan,
@@ -299,8 +299,8 @@ def call_loop(
     Args:
         loop: the loop.
         scalar_bytes: bytes of a real scalar, 4 or 8.
-        arguments: operands, then results; at most MOST_OPERANDS.
-        sizes: sizes of the core dimensions, at most ``_MOST_SIZES - 1``.
+        arguments: operands, then results; at most MAX_OPERANDS.
+        sizes: sizes of the core dimensions, at most ``_MAX_SIZES - 1``.
         batch: how batch elements are divided into indices.
         check: the check of the first operand; only if an index has one batch element.
         work: approximate number of operations of the whole batch.
@@ -315,8 +315,8 @@ def call_loop(
     table: list[int] = []
     for argument in arguments:
         table += (0, argument.index_stride, argument.nan_bytes)
-    table += [0] * (3 * MOST_OPERANDS - len(table))
-    core_sizes = [*sizes, *[0] * (_MOST_SIZES - 1 - len(sizes))]
+    table += [0] * (3 * MAX_OPERANDS - len(table))
+    core_sizes = [*sizes, *[0] * (_MAX_SIZES - 1 - len(sizes))]
     strides = [argument.batch_stride for argument in arguments]
     strides += [stride for argument in arguments for stride in argument.strides]
     block = code.add_argument_block(

@@ -23,7 +23,7 @@ from gpuflow.core.aval import ShapedArray, storage_dtype
 from gpuflow.core.primitive import Primitive
 from gpuflow.runtime.driver import Driver, FlagReader
 from gpuflow.runtime.holders import Holders
-from gpuflow.runtime.memory import SMALLEST_POOLED, allocate, process_memory
+from gpuflow.runtime.memory import MIN_POOLED, allocate, process_memory
 from gpuflow.runtime.origins import origins
 from gpuflow.targets.cpu.runtime.eager_ops import plan_of_op
 from gpuflow.targets.cpu.runtime.program import CpuProgram
@@ -95,7 +95,7 @@ class CpuDriver:
             must_copy = must_copy or data.dtype != dtype
         if must_copy or not data.flags.c_contiguous:
             data = np.array(data, dtype=dtype, order="C", copy=True)
-        if origins is not None and data.nbytes >= SMALLEST_POOLED:
+        if origins is not None and data.nbytes >= MIN_POOLED:
             origins.note(data)
         return data
 
@@ -118,7 +118,7 @@ class CpuDriver:
 
 def _pooled_byte_array() -> np.ndarray:
     """A view of pooled memory, as large results are. Small results have no base object."""
-    return allocate((SMALLEST_POOLED,), np.dtype(np.uint8), SMALLEST_POOLED)
+    return allocate((MIN_POOLED,), np.dtype(np.uint8), MIN_POOLED)
 
 
 _holders = Holders(attrgetter("base"), _pooled_byte_array)

@@ -17,7 +17,7 @@ from gpuflow.compiler.planning.plan import CallStep, Plan, ProgramStep, all_kern
 from gpuflow.core.aval import ShapedArray, storage_dtype
 from gpuflow.runtime.array import Array
 from gpuflow.runtime.driver import Driver
-from gpuflow.runtime.memory import SMALLEST_POOLED, Arena, allocate
+from gpuflow.runtime.memory import MIN_POOLED, Arena, allocate
 from gpuflow.runtime.program_arrays import NamedArrays
 from gpuflow.runtime.program_text import DriverText
 from gpuflow.runtime.step_timer import StepTimer
@@ -154,7 +154,7 @@ class _DriverWriter(NamedArrays):
         byte_count = aval.size * dtype.itemsize
         dtype_name = self.text.constant("dtype", dtype)
         shape = self.text.constant("shape", aval.shape)
-        if byte_count < SMALLEST_POOLED:
+        if byte_count < MIN_POOLED:
             self.text.statement(f"{name} = empty({shape}, {dtype_name})")
         else:
             size = self.text.constant("bytes", byte_count)

@@ -15,7 +15,7 @@ from gpuflow.core.views import View, contiguous
 from gpuflow.targets.cuda.library.dnn.calls import Dims, packed_strides
 from gpuflow.targets.layouts.convolution_axes import dense_stride
 
-_FEWEST_SPACE = 2  # least number of spatial dimensions that cuDNN supports
+_MIN_SPATIAL_DIMS = 2  # least number of spatial dimensions that cuDNN supports
 T = TypeVar("T")  # a value of a spatial dimension
 
 
@@ -98,8 +98,8 @@ def _stride(view: View, d: int) -> int:
 
 
 def padded_dims(values: list[T], filling: T) -> list[T]:
-    """Pad a list of spatial values on the left to ``_FEWEST_SPACE``."""
-    return [filling] * (_FEWEST_SPACE - len(values)) + values
+    """Pad a list of spatial values on the left to ``_MIN_SPATIAL_DIMS``."""
+    return [filling] * (_MIN_SPATIAL_DIMS - len(values)) + values
 
 
 def unmirrored(view: View, space: Dims) -> tuple[View, set[int]]:

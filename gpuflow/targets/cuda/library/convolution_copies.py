@@ -15,7 +15,7 @@ from math import prod
 
 from gpuflow.base.util import row_major_strides
 from gpuflow.core.views import View
-from gpuflow.targets.cuda.library.copy_launches import MOST_DIMS, collapsed, tiled_copy
+from gpuflow.targets.cuda.library.copy_launches import MAX_DIMS, collapsed, tiled_copy
 from gpuflow.targets.cuda.library.implicit_gemm import (
     LHS,
     ONE_BY_ONE,
@@ -73,7 +73,7 @@ def _copied(gemm: ImplicitGemm, operand: int, depth_is_inner: bool) -> ImplicitG
     shape = tuple(sizes[d] for d in order)
     view_strides = tuple(strides[d] for d in order)
     view = View(shape, view_strides, gemm.offsets[operand], (False,) * len(order))
-    if 0 in shape or len(collapsed(view)) > MOST_DIMS:
+    if 0 in shape or len(collapsed(view)) > MAX_DIMS:
         return None
     copy_strides = [0] * len(order)
     for d, size, stride in zip(order, shape, row_major_strides(shape), strict=True):

@@ -49,12 +49,12 @@ from gpuflow.targets.layouts.convolution_axes import ConvolutionProblem, as_prob
 
 ENOUGH_BLOCKS = 256  # blocks that keep a GPU busy
 ENOUGH_THREADS = 1 << 16  # threads that keep a GPU busy, in the direct kernel
-FEWEST_SLICES = 8  # least slices in a partial sum of a block
-FEWEST_PRODUCTS = 64  # least products in a partial sum of a thread
+MIN_SLICES = 8  # least slices in a partial sum of a block
+MIN_PRODUCTS = 64  # least products in a partial sum of a thread
 # (row tiles of 16 rows per warp, columns) of tiles, the largest first.
 TILE_SHAPES = ((2, 64), (2, 32), (1, 64), (1, 32))
-_MOST_PARTIAL_BYTES = 1 << 26  # of workspace for partial sums
-LONGEST = 1 << 31  # from this span of an array on, in elements, scalars have 64 bits
+_MAX_PARTIAL_BYTES = 1 << 26  # of workspace for partial sums
+MAX_LENGTH = 1 << 31  # from this span of an array on, in elements, scalars have 64 bits
 
 # Costs in instructions of a thread, from data sheets and instruction counts, not measured. Only
 # ratios matter.
@@ -136,7 +136,7 @@ def add_convolution(
     if problem is None or not gemms:
         return False
     size = storage_dtype(operand_dtypes[0]).itemsize
-    long = max(*spans, aval.size, *_extents(problem)) >= LONGEST
+    long = max(*spans, aval.size, *_extents(problem)) >= MAX_LENGTH
     call = _ConvolutionArguments(
         operand_format,
         size,
@@ -178,7 +178,7 @@ def _extents(problem: ConvolutionProblem) -> list[int]:
 def _split_count(requested: int, most: int, call: _ConvolutionArguments) -> int:
     """The number of partial sums per element, limited by ``most`` and by their memory."""
     size = np.dtype(WIDE[call.format.kind]).itemsize
-    return max(min(requested, most, _MOST_PARTIAL_BYTES // (call.count * size)), 1)
+    return max(min(requested, most, _MAX_PARTIAL_BYTES // (call.count * size)), 1)
 
 
 def _sums(
@@ -234,7 +234,7 @@ def _add_direct(sequence: LaunchSequence, call: _ConvolutionArguments, gemm: Imp
     """Add the launch of ``convolve_directly``, whose inner loop is over taps of the last slide."""
     taps0, taps1, taps2 = [-(-slide.taps // tap_step(slide)) for slide in gemm.slides]
     passes = gemm.depth.size * taps0 * taps1
-    fewest_passes = max(FEWEST_PRODUCTS // max(taps2, 1), 1)
+    fewest_passes = max(MIN_PRODUCTS // max(taps2, 1), 1)
     splits = _split_count(-(-ENOUGH_THREADS // call.count), passes // fewest_passes, call)
     split_passes = -(-passes // splits)
     splits = -(-passes // split_passes) if passes else 1
@@ -350,7 +350,7 @@ def make_tiling(
     tiles_across = -(-gemm.column_count // columns)
     blocks = tiles_down * tiles_across * gemm.phases * prod(axis.size for axis in gemm.outer)
     slices = -(-gemm.passes * -(-gemm.chunked_length // _chunk(call)) // tiled.CHUNKS)
-    splits = _split_count(-(-ENOUGH_BLOCKS // blocks), slices // FEWEST_SLICES, call)
+    splits = _split_count(-(-ENOUGH_BLOCKS // blocks), slices // MIN_SLICES, call)
     return Tiling(row_tiles, columns, tiles_down, tiles_across, blocks, slices, splits)
 
 

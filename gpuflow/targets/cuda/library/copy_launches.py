@@ -28,16 +28,16 @@ from gpuflow.core.views import View
 from gpuflow.targets.cuda.codegen.handwritten import Scalar
 from gpuflow.targets.cuda.codegen.schedules.launch_config import Dim
 
-MOST_DIMS = 4  # dimensions of a collapsed view that kernels support
+MAX_DIMS = 4  # dimensions of a collapsed view that kernels support
 THREADS = 256
 VECTOR_BYTES = 16
-FEWEST_IN_TILES = 16  # least size of both transposed dimensions for tiles
+MIN_TILED_ELEMENTS = 16  # least size of both transposed dimensions for tiles
 # Elements that a thread copies without vectors, in rows of at least LONG_ROW: so several loads are
 # in flight at once.
 ELEMENTS_PER_THREAD = 4
 LONG_ROW = 32 * ELEMENTS_PER_THREAD
-_MOST_ROWS = 1 << 15  # largest grid.y
-_LARGEST = 2**31 - 2**24  # largest counter or offset in 32 bits; leaves room for a last step
+_MAX_ROWS = 1 << 15  # largest grid.y
+_MAX_INDEX = 2**31 - 2**24  # largest counter or offset in 32 bits; leaves room for a last step
 
 
 class StridedScalars(NamedTuple):
@@ -46,7 +46,7 @@ class StridedScalars(NamedTuple):
     Attributes:
         bits: 2**bits threads of a block copy elements of one row.
         rows: number of rows; a row is the innermost dimension.
-        size1, size2, size3: sizes of all dimensions but the outermost, padded to MOST_DIMS.
+        size1, size2, size3: sizes of all dimensions but the outermost, padded to MAX_DIMS.
         step0, step1, step2, step3: strides of the source in elements.
     """
 
@@ -149,7 +149,7 @@ def copy_launch(view: View, itemsize: int) -> CopyLaunch:
     """The launch that copies a view to row-major memory.
 
     Args:
-        view: shape and strides; at most MOST_DIMS dimensions after ``collapsed``. The offset is
+        view: shape and strides; at most MAX_DIMS dimensions after ``collapsed``. The offset is
             ignored: the source argument of the kernel is the address of the first element.
         itemsize: bytes of an element: 1, 2, 4, 8 or 16.
     """
@@ -162,17 +162,17 @@ def index_reaching(most: int) -> tuple[str, int]:
 
     LONG is 1 for "int64", else 0.
     """
-    is_long = most > _LARGEST
+    is_long = most > _MAX_INDEX
     return ("int64" if is_long else "int32"), int(is_long)
 
 
 def rows_grid(columns: int, rows: int) -> Dim:
     """A grid of ``columns`` blocks per row; the index of a row is ``z * grid.y + y``."""
-    return (columns, min(rows, _MOST_ROWS), -(-rows // _MOST_ROWS))
+    return (columns, min(rows, _MAX_ROWS), -(-rows // _MAX_ROWS))
 
 
 def _row_copy(dims: Sequence[StridedDim], itemsize: int) -> CopyLaunch:
-    """The launch of ``copy_strided`` for at most MOST_DIMS dimensions, outermost first."""
+    """The launch of ``copy_strided`` for at most MAX_DIMS dimensions, outermost first."""
     dims = dims or [StridedDim(1, 1)]
     size = dims[-1].size
     rows = prod([dim.size for dim in dims[:-1]])
@@ -183,7 +183,7 @@ def _row_copy(dims: Sequence[StridedDim], itemsize: int) -> CopyLaunch:
     threads_of_row = -(-size // each)
     bits = min((threads_of_row - 1).bit_length(), THREADS.bit_length() - 1)
     grid = rows_grid(-(-threads_of_row >> bits), -(-rows // (THREADS >> bits)))
-    padded = [StridedDim(1, 0)] * (MOST_DIMS - len(dims)) + list(dims)
+    padded = [StridedDim(1, 0)] * (MAX_DIMS - len(dims)) + list(dims)
     largest_index = max(rows * size, sum([dim.size * abs(dim.stride) for dim in dims]))
     index_type, is_long = index_reaching(largest_index)
     sizes = [dim.size for dim in padded[1:]]
@@ -226,7 +226,7 @@ class _CopyAxis(NamedTuple):
 def tiled_copy(view: View, itemsize: int) -> CopyLaunch | None:
     """The tiled transposition of a view; None if ``copy_transposed`` does not apply.
 
-    It applies to elements of at most 8 bytes in 2 to MOST_DIMS collapsed dimensions, of which not
+    It applies to elements of at most 8 bytes in 2 to MAX_DIMS collapsed dimensions, of which not
     the last one is contiguous in the source.
     """
     if itemsize > 8:
@@ -234,11 +234,15 @@ def tiled_copy(view: View, itemsize: int) -> CopyLaunch | None:
     dims = collapsed(view)
     out_strides = row_major_strides([dim.size for dim in dims])
     axes = [_CopyAxis(*dim, out) for dim, out in zip(dims, out_strides, strict=True)]
-    if not 2 <= len(axes) <= MOST_DIMS:
+    if not 2 <= len(axes) <= MAX_DIMS:
         return None
     *others, axis_b = axes
     axis_a = next((axis for axis in others if axis.step == 1), None)
-    if axis_b.step in (0, 1) or axis_a is None or min(axis_b.size, axis_a.size) < FEWEST_IN_TILES:
+    if (
+        axis_b.step in (0, 1)
+        or axis_a is None
+        or min(axis_b.size, axis_a.size) < MIN_TILED_ELEMENTS
+    ):
         return None
     others.remove(axis_a)
     axis_i, axis_j = [_CopyAxis(1, 0, 0)] * (2 - len(others)) + others

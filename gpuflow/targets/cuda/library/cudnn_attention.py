@@ -31,7 +31,7 @@ from gpuflow.targets.cuda.library.launch_sequence import (
 _DTYPES = (np.dtype(np.float16), bfloat16)
 _SIZE_MULTIPLE = 8  # sizes of vectors must be multiples of it
 _ALIGNMENT_BYTES = 16  # addresses must be multiples of it
-_MOST_ELEMENTS = (1 << 31) - 1  # of an array, so that offsets fit into 32 bits
+_MAX_ELEMENTS = (1 << 31) - 1  # of an array, so that offsets fit into 32 bits
 
 
 def refusal_reason(attention: Attention, dtype: Any) -> str:
@@ -58,8 +58,8 @@ def refusal_reason(attention: Attention, dtype: Any) -> str:
         attention.queries,
         max(attention.keys, attention.size),
     )
-    if not 0 < prod(scores) <= _MOST_ELEMENTS:
-        return f"it takes 1 to {_MOST_ELEMENTS} elements"
+    if not 0 < prod(scores) <= _MAX_ELEMENTS:
+        return f"it takes 1 to {_MAX_ELEMENTS} elements"
     return ""
 
 

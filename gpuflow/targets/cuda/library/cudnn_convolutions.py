@@ -36,7 +36,7 @@ from gpuflow.targets.cuda.library.convolution_arrays import (
     unpacked,
 )
 from gpuflow.targets.cuda.library.convolutions import add_convolution
-from gpuflow.targets.cuda.library.copy_launches import MOST_DIMS, collapsed
+from gpuflow.targets.cuda.library.copy_launches import MAX_DIMS, collapsed
 from gpuflow.targets.cuda.library.dnn.calls import (
     DATA,
     FILTER,
@@ -50,7 +50,7 @@ from gpuflow.targets.cuda.library.dnn.frontend import DATA_TYPE_NAMES
 from gpuflow.targets.cuda.library.launch_sequence import NOT_IN_USE, ArrayLocation, LaunchSequence
 from gpuflow.targets.layouts.convolution_axes import MAX_SPATIAL_DIMENSIONS
 
-_MOST_ELEMENTS = (1 << 31) - 1  # of an array, so that offsets fit into 32 bits
+_MAX_ELEMENTS = (1 << 31) - 1  # of an array, so that offsets fit into 32 bits
 _ALIGNMENT_BYTES = 16  # addresses must be multiples of it
 
 
@@ -99,7 +99,7 @@ def find_plan(
         or len(convolution.strides) > MAX_SPATIAL_DIMENSIONS
     ):
         return None
-    if any(not 0 < prod(shape) <= _MOST_ELEMENTS for shape in shapes):
+    if any(not 0 < prod(shape) <= _MAX_ELEMENTS for shape in shapes):
         return None
     for call, offsets, right_copy, out_copy in _candidates(convolution, views, dtype, out.shape):
         # The copy of the right operand is aligned.
@@ -107,7 +107,7 @@ def find_plan(
         if any(offset * dtype.itemsize % _ALIGNMENT_BYTES for offset in aligned_offsets):
             continue
         copies = [view for view in (right_copy, out_copy) if view is not None]
-        if any(len(collapsed(view)) > MOST_DIMS for view in copies):
+        if any(len(collapsed(view)) > MAX_DIMS for view in copies):
             continue
         planned_call = library.plan_call(call, deterministic)
         if planned_call is not None:

@@ -21,7 +21,7 @@ from gpuflow.core.aval import storage_dtype
 from gpuflow.runtime.kernel_cache import kernel_cache
 from gpuflow.targets.cuda.codegen.handwritten import HandwrittenKernel
 from gpuflow.targets.cuda.codegen.user_kernels import build_user_kernel
-from gpuflow.targets.cuda.library.copy_launches import MOST_DIMS, collapsed
+from gpuflow.targets.cuda.library.copy_launches import MAX_DIMS, collapsed
 from gpuflow.targets.cuda.library.dnn.calls import ConvolutionCall
 from gpuflow.targets.cuda.library.launch_sequence import (
     OUT,
@@ -62,7 +62,7 @@ def copy_sequence(step: CopyStep) -> LaunchSequence | None:
     """The launch sequence of a copy; None if its view has too many dimensions."""
     view, dtype = step.source.layout, storage_dtype(step.source.aval.dtype)
     sequence = LaunchSequence(2)
-    if len(collapsed(view)) > MOST_DIMS:
+    if len(collapsed(view)) > MAX_DIMS:
         return None
     sequence.copy(ArrayLocation(0, view.offset * dtype.itemsize), ArrayLocation(1), view, dtype)
     return sequence

@@ -30,7 +30,7 @@ from gpuflow.targets.cuda.codegen.build import KernelArrayAccess
 from gpuflow.targets.cuda.codegen.handwritten import LaunchBounds, Scalar
 from gpuflow.targets.cuda.codegen.schedules.launch_config import Dim
 from gpuflow.targets.cuda.codegen.user_kernels import ParameterType
-from gpuflow.targets.cuda.library.copy_launches import MOST_DIMS, collapsed, copy_launch
+from gpuflow.targets.cuda.library.copy_launches import MAX_DIMS, collapsed, copy_launch
 from gpuflow.targets.cuda.library.dnn.calls import PlannedCall
 from gpuflow.targets.cuda.runtime.driver.api import Gemm
 
@@ -260,13 +260,13 @@ class LaunchSequence:
             dtype: storage dtype of its elements.
 
         Returns:
-            The location of its first element, or None if the view has more than MOST_DIMS
+            The location of its first element, or None if the view has more than MAX_DIMS
             dimensions after collapsing.
         """
         start = location.plus(view.offset * dtype.itemsize)
         if view.is_contiguous:
             return start
-        if len(collapsed(view)) > MOST_DIMS:
+        if len(collapsed(view)) > MAX_DIMS:
             return None
         copy = self.memory(prod(view.shape) * dtype.itemsize)
         self.copy(start, copy, view, dtype)
@@ -280,7 +280,7 @@ class LaunchSequence:
         Args:
             start: location of the view's first element; ``view.offset`` is ignored.
             target: location of the copy.
-            view: shape and strides, with at most MOST_DIMS dimensions after collapsing.
+            view: shape and strides, with at most MAX_DIMS dimensions after collapsing.
             dtype: dtype of the elements.
         """
         copied = copy_launch(view, dtype.itemsize)

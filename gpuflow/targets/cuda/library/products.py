@@ -43,7 +43,7 @@ _FULL_PRECISION = (
     np.dtype(np.complex128),
 )
 _TF32_DTYPES = (_FLOAT32, np.dtype(np.complex64))  # dtypes that may be rounded to TF32 if requested
-_MOST_CALLS = 64  # most calls of a batch with two axes; larger ones are left to CuPy
+_MAX_CALLS = 64  # most calls of a batch with two axes; larger ones are left to CuPy
 
 
 def _choose(product: Product, step: CallStep, target: Any) -> LaunchSequence | None:
@@ -119,7 +119,7 @@ def _gemm(
     count, inner_left, inner_right = inner
     if left_matrix is None or right_matrix is None or 0 in (m, n, k, calls, count):
         return None
-    if calls > _MOST_CALLS:
+    if calls > _MAX_CALLS:
         return None
     (left_flag, left_leading), (right_flag, right_leading) = left_matrix, right_matrix
     gemm = Gemm(

@@ -30,7 +30,7 @@ from gpuflow.targets.cuda.library.launch_sequence import (
 )
 from gpuflow.targets.cuda.library.scans import COMBINES
 from gpuflow.targets.cuda.library.selection import RowShape
-from gpuflow.targets.cuda.library.sorts import LONGEST_ROW, Key, add_order
+from gpuflow.targets.cuda.library.sorts import MAX_ROW_LENGTH, Key, add_order
 
 _INDEX, _ORDER, _FLAG = "int64", "*uint32", "*uint8"
 CHUNK = 32  # rows, or pairs, that a thread combines
@@ -63,7 +63,7 @@ def add_runs(
         if element_format is None or (components == 2 and runs.combine != "add"):
             return False
         kind, pointer = element_format
-    if runs.count >= LONGEST_ROW:
+    if runs.count >= MAX_ROW_LENGTH:
         return False
     keys, key_pointer, order = _add_sorted_indices(sequence, runs, sources[0], sources[1])
     constants: dict[str, int] = {"KIND": kind, "LAST": 1, "CONTINUED": 0}

@@ -35,15 +35,15 @@ COMBINES = {
 }
 
 _INDEX = "int64"
-_LONGEST_ROW_OF_A_THREAD = 32  # longer rows are scanned by a block each
-_MOST_THREADS = 256  # of a block
+_MAX_ROW_PER_THREAD = 32  # longer rows are scanned by a block each
+_MAX_THREADS = 256  # of a block
 _ITEMS = 8  # elements of a thread in one iteration
 _FEW_ITEMS = 2  # the same for logaddexp, whose code is too long for more unrolled iterations
 ENOUGH_ROWS = 512  # rows, with a block each, that keep a GPU busy without chunks
-LONGEST_CHUNK = 1 << 14  # longest row that one block scans in iterations
+MAX_CHUNK = 1 << 14  # longest row that one block scans in iterations
 ROW_CHUNK = 1 << 13  # least length of a chunk of a row
-_MOST_CHUNKS = 1 << 10  # of a row
-LONGEST_COLUMN = 64  # longest column that one thread scans
+_MAX_CHUNKS = 1 << 10  # of a row
+MAX_COLUMN = 64  # longest column that one thread scans
 ENOUGH_THREADS = 1 << 17  # threads that keep a GPU busy
 _WIDE_KINDS = {kernels.BFLOAT16: kernels.FLOAT32, kernels.FLOAT16: kernels.FLOAT32}
 
@@ -92,7 +92,7 @@ def add_scan(
         kind, pointer: KIND and pointer type of the elements, see ``scalar_format``.
         x, y: locations of the elements and of the results, which may be equal.
     """
-    in_rows = scan.inner == 1 and scan.length > _LONGEST_ROW_OF_A_THREAD
+    in_rows = scan.inner == 1 and scan.length > _MAX_ROW_PER_THREAD
     chunk = _row_chunk(scan) if in_rows else _column_chunk(scan)
     chunks = -(-scan.length // chunk)
     add = _add_rows if in_rows else _add_columns
@@ -109,19 +109,19 @@ def add_scan(
 
 def _row_chunk(scan: Scan) -> int:
     """The length of a chunk of a row, which a block scans: full iterations of 256 threads."""
-    if scan.outer >= ENOUGH_ROWS or scan.length <= LONGEST_CHUNK:
+    if scan.outer >= ENOUGH_ROWS or scan.length <= MAX_CHUNK:
         return scan.length
-    chunks = min(-(-scan.length // ROW_CHUNK), _MOST_CHUNKS)
-    iteration = _MOST_THREADS * _ITEMS
+    chunks = min(-(-scan.length // ROW_CHUNK), _MAX_CHUNKS)
+    iteration = _MAX_THREADS * _ITEMS
     return -(-scan.length // (chunks * iteration)) * iteration
 
 
 def _column_chunk(scan: Scan) -> int:
     """The length of a chunk of a column, which a thread scans."""
     columns = scan.outer * scan.inner
-    if columns >= ENOUGH_THREADS // 4 or scan.length <= LONGEST_COLUMN:
+    if columns >= ENOUGH_THREADS // 4 or scan.length <= MAX_COLUMN:
         return scan.length
-    chunks = min(-(-scan.length // (LONGEST_COLUMN // 2)), -(-ENOUGH_THREADS // columns))
+    chunks = min(-(-scan.length // (MAX_COLUMN // 2)), -(-ENOUGH_THREADS // columns))
     return -(-scan.length // chunks)
 
 
@@ -148,7 +148,7 @@ def _add_rows(
 ) -> None:
     """Add a pass over chunks of rows, with a block for each chunk; see ``_add_columns``."""
     items = _FEW_ITEMS if scan.combine == "logaddexp" else _ITEMS
-    threads = min(_MOST_THREADS, 32 * -(-chunk // (32 * items)))
+    threads = min(_MAX_THREADS, 32 * -(-chunk // (32 * items)))
     sizes = [(_INDEX, scan.outer), (_INDEX, scan.length), (_INDEX, chunk)]
     sums = (f"*{WIDE[kind]}", 0 if totals is None else totals)
     sequence.launch(

@@ -22,7 +22,7 @@ from gpuflow.targets.cuda.library.launch_sequence import (
 )
 
 _INDEX = "int64"
-_MOST_DIMS = 3  # dimensions of a window in the kernel; smaller windows are padded
+_MAX_DIMS = 3  # dimensions of a window in the kernel; smaller windows are padded
 
 
 class _RowScalars(NamedTuple):
@@ -31,7 +31,7 @@ class _RowScalars(NamedTuple):
     Attributes:
         threads: elements of all rows, with a thread for each.
         width: elements of a window.
-        size1, size2: sizes of a window's dimensions but the outermost, padded to _MOST_DIMS.
+        size1, size2: sizes of a window's dimensions but the outermost, padded to _MAX_DIMS.
         step0, step1, step2: strides of a window in the array, in elements.
     """
 
@@ -71,7 +71,7 @@ def add_atomic_sums(
     else:
         sequence.copy(sources[0], out, contiguous((sums.size,)), dtype)
     indices, is_valid, rows = sources[-3:]
-    dims = [(1, 0)] * (_MOST_DIMS - len(sums.window)) + list(sums.window)
+    dims = [(1, 0)] * (_MAX_DIMS - len(sums.window)) + list(sums.window)
     width = prod(size for size, _ in dims)
     threads = sums.count * width
     scalars = _RowScalars(threads, width, dims[1][0], dims[2][0], *[step for _, step in dims])

@@ -24,7 +24,7 @@ _INDEX, _ORDER = "int64", "*uint32"
 _DIGIT_BITS = 8
 _DIGIT_VALUES = 1 << _DIGIT_BITS
 _THREADS = 256
-FEWEST_BITS = 16  # of keys; with a single digit, sorting is as fast
+MIN_BITS = 16  # of keys; with a single digit, sorting is as fast
 
 
 class RowShape(NamedTuple):

@@ -156,7 +156,7 @@ def _eigh(
 # --- general eigenvalues -------------------------------------------------------------------
 
 _BLOCK_BYTES = 48 << 10  # shared memory that every GPU gives a block by default
-_MOST_WARPS = 4  # per block
+_MAX_WARPS = 4  # per block
 ITERATIONS_PER_ROW = 30  # most iterations, per row of a matrix
 
 
@@ -174,7 +174,7 @@ def _add_eig(
     right = matrices.params["compute_right_eigenvectors"]
     constants = _tile_offsets(is_complex, left or right)
     matrix_bytes = constants["TILES"] * _TILE_ELEMENTS * real_dtype.itemsize
-    warps = max(min(_MOST_WARPS, _BLOCK_BYTES // matrix_bytes), 1)
+    warps = max(min(_MAX_WARPS, _BLOCK_BYTES // matrix_bytes), 1)
     constants |= {
         "DOUBLE": int(real_dtype.itemsize == 8),
         "COMPLEX": int(is_complex),

@@ -27,7 +27,7 @@ from gpuflow.targets.cuda.library.launch_sequence import (
     uint_pointer,
 )
 from gpuflow.targets.cuda.library.selection import (
-    FEWEST_BITS,
+    MIN_BITS,
     RowShape,
     add_selected,
     prepared_key_constants,
@@ -39,11 +39,11 @@ _DIGIT_BITS = 8
 _DIGIT_VALUES = 1 << _DIGIT_BITS
 # Most elements that one block sorts, by storage bits of keys: so that it needs at most 48 KiB of
 # shared memory.
-LONGEST_TILE = {32: 4096, 64: 2048}
+MAX_TILE = {32: 4096, 64: 2048}
 _THREADS = 256
-LONGEST_ROW = 1 << 31  # rows must be shorter
+MAX_ROW_LENGTH = 1 << 31  # rows must be shorter
 _RESIDENT_BLOCKS = 2  # blocks of a pass that a multiprocessor must be able to run at once
-_MOST_CHUNKS = 1024  # most blocks that count the digits of a row
+_MAX_CHUNKS = 1024  # most blocks that count the digits of a row
 
 
 class Key(NamedTuple):
@@ -132,7 +132,7 @@ def add_order(
     Args:
         sequence: receives the launches.
         keys: the sort keys, the primary one first.
-        shape: shape of the keys; rows must be shorter than LONGEST_ROW.
+        shape: shape of the keys; rows must be shorter than MAX_ROW_LENGTH.
         constants: ``DESCENDING`` and ``TOTAL_ORDER``, for all keys.
 
     Returns:
@@ -142,7 +142,7 @@ def add_order(
     order, spare = sequence.memory(size), None
     for index, key in enumerate(reversed(keys)):
         key_constants = {**_key_constants(key), "ORDERED": int(index > 0), **constants}
-        if shape.length <= LONGEST_TILE[key.storage_bits]:
+        if shape.length <= MAX_TILE[key.storage_bits]:
             _add_tile(sequence, key, order, shape, key_constants)
             continue
         spare = sequence.memory(size) if spare is None else spare
@@ -184,7 +184,7 @@ def _tile_shape(key: Key, shape: RowShape) -> tuple[int, int]:
     for threads, items in _BLOCK_SHAPES:
         if threads * items >= shape.length:
             return threads, items
-    return _THREADS, LONGEST_TILE[key.storage_bits] // _THREADS
+    return _THREADS, MAX_TILE[key.storage_bits] // _THREADS
 
 
 def _add_keys_alone(
@@ -204,7 +204,7 @@ def _add_keys_alone(
         constants: ``DESCENDING`` and ``TOTAL_ORDER``.
     """
     constants = {**_key_constants(key), "ORDERED": 0, **constants}
-    if shape.length <= LONGEST_TILE[key.storage_bits]:
+    if shape.length <= MAX_TILE[key.storage_bits]:
         threads, items = _tile_shape(key, shape)
         sequence.launch(
             kernels.sort_tile_of_keys,
@@ -260,7 +260,7 @@ class _Passes:
     def __init__(
         self, sequence: LaunchSequence, key: Key, shape: RowShape, constants: dict[str, int]
     ) -> None:
-        items = LONGEST_TILE[key.storage_bits] // _THREADS
+        items = MAX_TILE[key.storage_bits] // _THREADS
         pass_count = -(-key.bits // _DIGIT_BITS)
         self.constants = {
             **constants,
@@ -281,7 +281,7 @@ class _Passes:
         self._tickets = first_sums.plus(4 * sum_count)
         cleared = [(_ORDER, self._totals), (_INDEX, cleared_count)]
         sequence.for_each(clear, cleared, cleared_count, {})
-        chunk = -(-tiles // _MOST_CHUNKS)
+        chunk = -(-tiles // _MAX_CHUNKS)
         arguments = [(key.pointer, key.location), (_ORDER, self._totals), *_sizes(shape)]
         sequence.launch(
             kernels.count_digits,
@@ -391,7 +391,7 @@ def add_sort(
     keys: list[Key] = []
     for location, dtype in list(zip(sources, operand_dtypes, strict=True))[: sort.keys]:
         key_of_dtype = key_format(dtype)
-        if key_of_dtype is None or sort.length >= LONGEST_ROW:
+        if key_of_dtype is None or sort.length >= MAX_ROW_LENGTH:
             return False
         kind, bits, nan_above, components = key_of_dtype
         pointer = uint_pointer(storage_dtype(dtype).itemsize // components)
@@ -432,8 +432,8 @@ def add_sort(
 
 def _is_selected(sort: Sort, key: Key) -> bool:
     """Whether to select before sorting: rows are too long for one block, the selection is not."""
-    tile = LONGEST_TILE[key.storage_bits]
-    return key.bits >= FEWEST_BITS and sort.out_length <= tile < sort.length and key.components == 1
+    tile = MAX_TILE[key.storage_bits]
+    return key.bits >= MIN_BITS and sort.out_length <= tile < sort.length and key.components == 1
 
 
 def _add_selected_order(
@@ -444,7 +444,7 @@ def _add_selected_order(
     constants: dict[str, int],
 ) -> ArrayLocation:
     """Add a selection and the sort of its result; location of the order (rows, k)."""
-    items = LONGEST_TILE[key.storage_bits] // _THREADS
+    items = MAX_TILE[key.storage_bits] // _THREADS
     key_constants = {
         **_key_constants(key),
         "ORDERED": 0,

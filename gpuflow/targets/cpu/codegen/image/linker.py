@@ -49,7 +49,7 @@ _R_SLOT_32 = (9, 41, 42)  # GOTPCREL, GOTPCRELX, REX_GOTPCRELX: offset of a slot
 
 _STUB = b"\xff\x25"  # jmp *offset(%rip)
 _STUB_BYTES, _SLOT_BYTES = 8, 8
-_LARGEST_IMAGE = 1 << 28  # bytes; relative offsets are signed 32-bit integers
+_MAX_IMAGE = 1 << 28  # bytes; relative offsets are signed 32-bit integers
 
 
 def link_image(code: bytes, symbols: Sequence[str]) -> Image:
@@ -165,7 +165,7 @@ class _Layout:
         """Reserve ``count`` bytes at the end of the image; returns their aligned offset."""
         start = -(-self.size // align) * align
         self.size = start + count
-        if self.size > _LARGEST_IMAGE:
+        if self.size > _MAX_IMAGE:
             raise UnsupportedObject(f"{self.size} bytes")
         return start
 

@@ -57,8 +57,8 @@ from gpuflow.targets.cpu.codegen.printing.selected_loads import (
 if TYPE_CHECKING:
     from gpuflow.targets.cpu.codegen.printing.loop_printer import CpuPrinter
 
-MOST_LOOPS = 64  # loops that one loop may become
-MOST_STATEMENTS = 512  # statements of all these loops
+MAX_LOOPS = 64  # loops that one loop may become
+MAX_STATEMENTS = 512  # statements of all these loops
 
 
 @record
@@ -199,7 +199,7 @@ def _conditions(block: Block) -> Iterator[Value]:
 
 def _split_tree(analysis: LoopAnalysis, body: Block) -> SplitTree:
     """Split at each boundary; if that takes too many loops, into an interior and the rest."""
-    max_statements = MOST_STATEMENTS // 4 if analysis.is_unrolled else MOST_STATEMENTS
+    max_statements = MAX_STATEMENTS // 4 if analysis.is_unrolled else MAX_STATEMENTS
     try:
         return _TreeBuilder(analysis, max_statements).build(body, {})
     except _TooManyLoopsError:
@@ -209,7 +209,7 @@ def _split_tree(analysis: LoopAnalysis, body: Block) -> SplitTree:
 class _TreeBuilder:
     """Builds a tree whose leaves have no conditions that can be decided by splitting.
 
-    It has at most ``MOST_LOOPS`` leaves, with at most ``max_statements`` statements in all; else
+    It has at most ``MAX_LOOPS`` leaves, with at most ``max_statements`` statements in all; else
     ``build`` raises _TooManyLoopsError. A tree without conditions has no limit. Each builder builds
     one tree.
     """
@@ -234,7 +234,7 @@ class _TreeBuilder:
             return Split(condition, *sides)
         self.loop_count += 1
         self.statement_count += sum(1 for _ in statements(block))
-        if assumed and (self.loop_count > MOST_LOOPS or self.statement_count > self.max_statements):
+        if assumed and (self.loop_count > MAX_LOOPS or self.statement_count > self.max_statements):
             raise _TooManyLoopsError
         return Leaf(_if_converted(analysis, block))
 

@@ -72,7 +72,7 @@ _COMMENT = "A gpuflow kernel for the CPU; targets/cpu/codegen/functions.py defin
 
 # By the kernel's kind: smallest exact extent of a loop that is vectorized; shorter loops are
 # unrolled. A reduction of a few elements costs more in a vector than in scalar code.
-_SHORTEST_VECTORS = {"map": 3, "row": 8}
+_MIN_VECTORS = {"map": 3, "row": 8}
 
 # Of these functions, only the division of floats has vector instructions.
 _DIVISIONS = ("div", "rem")
@@ -342,7 +342,7 @@ class CpuPrinter(ProgramBuilder):
         """Whether a loop over an axis should have one vector per iteration."""
         if axis is not self.kernel.axes[-1] or axis.exact is None or self._is_in_strip:
             return axis.is_short
-        fewest = _SHORTEST_VECTORS.get(self.kernel.kind)
+        fewest = _MIN_VECTORS.get(self.kernel.kind)
         return fewest is not None and axis.exact >= fewest
 
     # Reductions

@@ -28,7 +28,7 @@ from gpuflow.targets.cpu.codegen.printing.conditions import AffineSum, LoopAnaly
 if TYPE_CHECKING:
     from gpuflow.targets.cpu.codegen.printing.loop_printer import CpuPrinter
 
-MOST_SOURCES = 4  # sources of one load
+MAX_SOURCES = 4  # sources of one load
 
 
 @record
@@ -92,7 +92,7 @@ def with_selected_loads(analysis: LoopAnalysis, block: Block) -> Block:
     body: list[Statement] = []
     for statement in block.body:
         source = _branch_source(analysis, statement) if isinstance(statement, nodes.If) else None
-        if source is None or sum(1 for _ in elements_of(source)) > MOST_SOURCES:
+        if source is None or sum(1 for _ in elements_of(source)) > MAX_SOURCES:
             body.append(statement)
             continue
         printer = analysis.printer

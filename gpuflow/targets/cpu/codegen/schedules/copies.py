@@ -13,7 +13,7 @@ from math import prod
 from gpuflow.base.caches import lru_cache
 from gpuflow.base.util import row_major_strides
 from gpuflow.compiler.lowering.lower import NO_BUFFER, KernelCall
-from gpuflow.compiler.lowering.size_table import LONGEST_EXACT
+from gpuflow.compiler.lowering.size_table import MAX_EXACT
 from gpuflow.compiler.schedules.schedule import scheduled
 from gpuflow.kir.nodes import (
     Axis,
@@ -33,7 +33,7 @@ from gpuflow.kir.nodes import (
 from gpuflow.targets.cpu.codegen.schedules.known_strides import KNOWN_STRIDES_OF_COPIES
 from gpuflow.targets.cpu.codegen.schedules.tiled_maps import TILED_MAPS
 
-SMALLEST_COPY = 1 << 12  # points; for fewer, a C function of the runtime copies
+MIN_COPY = 1 << 12  # points; for fewer, a C function of the runtime copies
 
 
 def copy_kernel_call(axes: Sequence[tuple[int, int]], itemsize: int) -> KernelCall | None:
@@ -50,12 +50,12 @@ def copy_kernel_call(axes: Sequence[tuple[int, int]], itemsize: int) -> KernelCa
         The call, in which the caller must set the first two slots: addresses of source and target.
     """
     sizes = tuple([size for size, _ in axes])
-    if itemsize not in (1, 2, 4, 8) or prod(sizes) < SMALLEST_COPY:
+    if itemsize not in (1, 2, 4, 8) or prod(sizes) < MIN_COPY:
         return None
     *outer, (_, last_stride) = axes
     stride_kinds = [Stride.ANY if stride else Stride.ZERO for _, stride in outer]
     stride_kinds.append({0: Stride.ZERO, 1: Stride.UNIT}.get(last_stride, Stride.ANY))
-    exact_last_size = sizes[-1] if outer and sizes[-1] <= LONGEST_EXACT else None
+    exact_last_size = sizes[-1] if outer and sizes[-1] <= MAX_EXACT else None
     kernel = _copy_kernel(itemsize, tuple(stride_kinds), exact_last_size)
     table = (0,), sizes, tuple([stride for _, stride in axes]), row_major_strides(sizes)
     slots = tuple([table[row][column] for row, column in memoized(kernel, _slot_sources)])

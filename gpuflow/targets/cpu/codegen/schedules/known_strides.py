@@ -22,10 +22,10 @@ from gpuflow.compiler.lowering.lower import KernelCall
 from gpuflow.compiler.schedules.schedule import Allocate, Schedule
 from gpuflow.kir.nodes import Kernel, Mode, Stride, arguments, memoized
 
-SMALLEST_SPECIALIZED = 1 << 12  # points of a call that are worth one more kernel
+MIN_SPECIALIZED = 1 << 12  # points of a call that are worth one more kernel
 _STATIC_STRIDES = {n: stride for stride in Stride if (n := stride.static_value)}
 # For larger strides, LLVM does not use contiguous loads.
-LARGEST_STATIC_STRIDE = max(_STATIC_STRIDES)
+MAX_STATIC_STRIDE = max(_STATIC_STRIDES)
 
 
 class StaticStride(NamedTuple):
@@ -77,7 +77,7 @@ def _choose(call: KernelCall, is_copy: bool = False) -> tuple[StaticStride, ...]
         # Around rows of exact size, only strides that follow from that size. Other strides may be
         # sizes of a batch, each of which would build a kernel. Copies are large enough for that.
         follows = d < len(axes) - 1 and stride.static_value in (1, axes[-1].exact)
-        if follows or is_copy or (d == len(axes) - 1 and call.points >= SMALLEST_SPECIALIZED):
+        if follows or is_copy or (d == len(axes) - 1 and call.points >= MIN_SPECIALIZED):
             static.append(StaticStride(name, d, stride))
     return tuple(static) or None
 

@@ -64,7 +64,7 @@ from gpuflow.targets.cpu.codegen.schedules.lane_unrolling import operation_count
 from gpuflow.targets.cpu.codegen.schedules.short_rows import with_short_axis
 
 LANES = 64  # lanes of a block without compaction; a power of two
-FEWEST_LANES = 16  # fewer lanes run one at a time: a block takes as long as if it were full
+MIN_LANES = 16  # fewer lanes run one at a time: a block takes as long as if it were full
 
 
 def lanes_in_blocks(kernel: Kernel) -> Kernel:
@@ -92,7 +92,7 @@ def _applies(kernel: Kernel) -> bool:
 
 
 def _choose(call: KernelCall) -> bool | None:
-    return extents_of(call)[call.kernel.axes[-1].name] < FEWEST_LANES or None
+    return extents_of(call)[call.kernel.axes[-1].name] < MIN_LANES or None
 
 
 def _rewrite(call: KernelCall, _: bool, allocate: Allocate) -> tuple[KernelCall, ...]:

@@ -34,10 +34,10 @@ from gpuflow.kir.rewrite import free_values
 from gpuflow.kir.walk import statements
 from gpuflow.targets.cpu.codegen.schedules.lane_code import Lanes, SegmentBuilder
 
-MOST_LANES = 1024  # lanes of a block; a power of two, and a multiple of a vector's
+MAX_LANES = 1024  # lanes of a block; a power of two, and a multiple of a vector's
 # Bytes of a block's arrays, which should stay in L2. Smaller blocks, which fit L1, would cost more:
 # the last active lanes of a block do not fill vectors.
-MOST_BYTES = 128 << 10
+MAX_BYTES = 128 << 10
 LOG2_VECTOR_LANES = 4  # 16 lanes are computed at once: a vector or two
 # Cost of moving one element, which is scalar code, in vectorized operations.
 ELEMENT_MOVE_COST = 32
@@ -71,11 +71,11 @@ def lanes_per_block(loops: Sequence[While]) -> int:
         loops: the loops that will be compacted. Each has arrays of results, of carries, and of
             values that it reads.
     """
-    size = MOST_LANES
+    size = MAX_LANES
     for s in loops:
         values = [*s.outs, *s.outs, *free_values((s,))]
         lane_bytes = sum(8 if v.dtype in ("int64", "uint64", "float64") else 4 for v in values)
-        while size * lane_bytes > MOST_BYTES:
+        while size * lane_bytes > MAX_BYTES:
             size //= 2
     return size
 

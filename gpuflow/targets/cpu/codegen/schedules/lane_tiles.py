@@ -45,9 +45,9 @@ from gpuflow.targets.cpu.codegen.schedules.lane_code import Lanes, SegmentBuilde
 # Iterations of a tile: a power of two, like the lanes of a block. More are faster, since contiguous
 # accesses are longer: sums of 4 million elements took 3.7, 3.4, 3.0 and 2.7 ms with 64, 128, 256
 # and 512 iterations. But tiles are on the stack, which is small.
-MOST_ITERATIONS = 256
-FEWEST_ITERATIONS = 8  # with less room for iterations than that, a loop has no tiles
-MOST_BYTES = 128 << 10  # bytes of all tiles of a loop
+MAX_ITERATIONS = 256
+MIN_ITERATIONS = 8  # with less room for iterations than that, a loop has no tiles
+MAX_BYTES = 128 << 10  # bytes of all tiles of a loop
 
 
 class Tiles:
@@ -152,10 +152,10 @@ class Tiles:
 def _iterations_per_tile(lanes: int, dtypes: Sequence[str]) -> int:
     """The number of iterations that fit in the tiles; 0: too few fit, or there are no tiles."""
     row_bytes = lanes * sum(map(storage_bytes, dtypes))
-    iterations = MOST_ITERATIONS if row_bytes else 0
-    while iterations * row_bytes > MOST_BYTES:
+    iterations = MAX_ITERATIONS if row_bytes else 0
+    while iterations * row_bytes > MAX_BYTES:
         iterations //= 2
-    return iterations if iterations >= FEWEST_ITERATIONS else 0
+    return iterations if iterations >= MIN_ITERATIONS else 0
 
 
 def _element_dtype(operand: Operand) -> str:

@@ -30,12 +30,12 @@ from gpuflow.kir.nodes import (
 )
 from gpuflow.targets.cpu.codegen.schedules.row_values import cache_row_values
 
-# Least elements of a row: SHORTEST_ROW for up to FEW_ROWS rows, else SHORTEST_OF_MANY. The latter
-# exceeds every cache: then it costs nothing that each phase reads the row from memory.
-SHORTEST_ROW = 1 << 16
+# Least elements of a row: MIN_ROW_LENGTH for up to FEW_ROWS rows, else MIN_LENGTH_OF_MANY_ROWS. The
+# latter exceeds every cache: then it costs nothing that each phase reads the row from memory.
+MIN_ROW_LENGTH = 1 << 16
 FEW_ROWS = 2
-SHORTEST_OF_MANY = 1 << 20
-MOST_ROWS = 16  # with more rows, each thread has whole rows
+MIN_LENGTH_OF_MANY_ROWS = 1 << 20
+MAX_ROWS = 16  # with more rows, each thread has whole rows
 
 
 def _applies(kernel: Kernel) -> bool:
@@ -52,15 +52,15 @@ def _find_phases(kernel: Kernel) -> Phases | None:
 
 def _choose(call: KernelCall) -> int | None:
     """The number of rows if they are few and long, else None."""
-    if call.points < SHORTEST_ROW or call.extent > MOST_ROWS:
+    if call.points < MIN_ROW_LENGTH or call.extent > MAX_ROWS:
         return None
     phases = _phases(call.kernel)
     if phases is None:
         return None
     sizes = extents_of(call)
     count = prod([sizes[axis] for axis in phases.row_axes])
-    shortest = SHORTEST_ROW if count <= FEW_ROWS else SHORTEST_OF_MANY
-    return count if 0 < count <= MOST_ROWS and call.points >= shortest * count else None
+    shortest = MIN_ROW_LENGTH if count <= FEW_ROWS else MIN_LENGTH_OF_MANY_ROWS
+    return count if 0 < count <= MAX_ROWS and call.points >= shortest * count else None
 
 
 def _rewrite(call: KernelCall, count: int, allocate: Allocate) -> tuple[KernelCall, ...]:

@@ -44,16 +44,16 @@ from gpuflow.kir.rewrite import substituted
 from gpuflow.kir.scalar import TRANSCENDENTAL, compute_dtype
 from gpuflow.kir.walk import is_plain_access, statements
 from gpuflow.targets.cpu.codegen.schedules.interchange import Interchange
-from gpuflow.targets.cpu.codegen.schedules.known_strides import LARGEST_STATIC_STRIDE
+from gpuflow.targets.cpu.codegen.schedules.known_strides import MAX_STATIC_STRIDE
 from gpuflow.targets.cpu.codegen.schedules.row_values import cache_row_values
 
 # Points of a call: with fewer, the transpose saves less than it costs to build the larger kernel.
-SMALLEST_TRANSPOSED = 1 << 13
-LONGEST_ROW = 16  # elements of a row
+MIN_TRANSPOSED = 1 << 13
+MAX_ROW_LENGTH = 16  # elements of a row
 ROWS = 64  # rows of a strip; a power of two
 # Most statements of a row for which LLVM unrolls the loops over a row. It then vectorizes the loop
 # over rows if their strides are static (``known_strides``), and transposing is not faster.
-MOST_UNROLLED_STATEMENTS = 110
+MAX_UNROLLED_STATEMENTS = 110
 
 
 def _applies(kernel: Kernel) -> bool:
@@ -64,7 +64,7 @@ def _applies(kernel: Kernel) -> bool:
     is_nest = all(axis.role is Role.PARALLEL for axis in outer)
     if not is_nest or last.role is not Role.ROW or last.exact is None:
         return False
-    if last.exact > LONGEST_ROW:
+    if last.exact > MAX_ROW_LENGTH:
         return False
     loops = [
         s
@@ -87,9 +87,7 @@ def _is_unrolled(loops: Sequence[Reduce | For], count: int) -> bool:
     ]
     if any(isinstance(s, Apply) and s.fn in TRANSCENDENTAL for s in row_statements):
         return False
-    return (
-        count <= LARGEST_STATIC_STRIDE and len(row_statements) * count <= MOST_UNROLLED_STATEMENTS
-    )
+    return count <= MAX_STATIC_STRIDE and len(row_statements) * count <= MAX_UNROLLED_STATEMENTS
 
 
 def _combine_statements(loop: Reduce | For) -> Iterator[Statement]:
@@ -105,7 +103,7 @@ def _is_slow(loop: Reduce | For) -> bool:
 
 
 def _choose(call: KernelCall) -> bool | None:
-    return call.points >= SMALLEST_TRANSPOSED or None
+    return call.points >= MIN_TRANSPOSED or None
 
 
 def _rewrite(call: KernelCall, _: bool, allocate: Allocate) -> tuple[KernelCall, ...]:

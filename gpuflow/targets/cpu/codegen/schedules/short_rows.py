@@ -18,7 +18,7 @@ from gpuflow.compiler.lowering.lower import KernelCall
 from gpuflow.compiler.schedules.schedule import Allocate, Schedule
 from gpuflow.kir.nodes import Kernel, Role, memoized
 
-LONGEST_SHORT_ROW = 128  # elements: two iterations of a loop over four vectors of 16 elements
+MAX_SHORT_ROW = 128  # elements: two iterations of a loop over four vectors of 16 elements
 
 
 def _applies(kernel: Kernel) -> bool:
@@ -29,7 +29,7 @@ def _applies(kernel: Kernel) -> bool:
 
 
 def _choose(call: KernelCall) -> bool | None:
-    return extents_of(call)[call.kernel.axes[-1].name] < LONGEST_SHORT_ROW or None
+    return extents_of(call)[call.kernel.axes[-1].name] < MAX_SHORT_ROW or None
 
 
 def _rewrite(call: KernelCall, _: bool, allocate: Allocate) -> tuple[KernelCall, ...]:

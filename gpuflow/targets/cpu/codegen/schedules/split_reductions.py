@@ -24,10 +24,10 @@ from gpuflow.compiler.schedules.split_calls import Cut, split_calls
 from gpuflow.compiler.schedules.split_slots import SlotMaps, slot_maps_of
 from gpuflow.kir.nodes import Kernel, memoized
 
-SMALLEST_SPLIT = 1 << 16  # points; fewer take about as long as a second launch and waking a thread
-MOST_CHUNKS = 64
-SMALLEST_CHUNK = 1 << 14  # points
-SMALLEST_CHUNK_ROWS = 32  # rows of a column kernel: a chunk stores a result for each column
+MIN_SPLIT = 1 << 16  # points; fewer take about as long as a second launch and waking a thread
+MAX_CHUNKS = 64
+MIN_CHUNK = 1 << 14  # points
+MIN_CHUNK_ROWS = 32  # rows of a column kernel: a chunk stores a result for each column
 # If the axis that a launch splits among threads has this many points, chunks are not needed.
 ENOUGH_POINTS = 64
 ENOUGH_COLUMNS = 8192  # the same if it is the innermost axis: threads reduce their own columns
@@ -41,7 +41,7 @@ def _applies(kernel: Kernel) -> bool:
 
 def _choose(call: KernelCall) -> Cut | None:
     """The number and the size of chunks; None if the call has enough parallelism, or is small."""
-    split = split_kernel(call.kernel) if call.points >= SMALLEST_SPLIT else None
+    split = split_kernel(call.kernel) if call.points >= MIN_SPLIT else None
     if split is None:
         return None
     sizes = extents_of(call)
@@ -60,10 +60,10 @@ def _choose(call: KernelCall) -> Cut | None:
             GROUPED_COLUMNS // columns if _are_rows_adjacent(call, split, columns, slot_maps) else 1
         )
     group_count = rows // group_rows
-    smallest_chunk = -(-SMALLEST_CHUNK * rows // (call.points * group_rows))
+    smallest_chunk = -(-MIN_CHUNK * rows // (call.points * group_rows))
     if split.partial.kind == "column":
-        smallest_chunk = max(smallest_chunk, SMALLEST_CHUNK_ROWS)
-    chunks = min(MOST_CHUNKS, group_count // max(smallest_chunk, 1))
+        smallest_chunk = max(smallest_chunk, MIN_CHUNK_ROWS)
+    chunks = min(MAX_CHUNKS, group_count // max(smallest_chunk, 1))
     if chunks < 2:
         return None
     chunk_groups = group_count // chunks

@@ -18,22 +18,22 @@ from gpuflow.kir.nodes import (
 
 TILE = 64  # points of a tile along both axes; a power of two
 BAND = 256  # rows of a band of tiles, whose pages stay in the TLB; a multiple of TILE
-SMALLEST_TILED = 1 << 12  # points of a call
-SHORTEST_TILED = 16  # points along both axes: a cache line of 4-byte elements
+MIN_TILED_SIZE = 1 << 12  # points of a call
+MIN_TILED_DIM = 16  # points along both axes: a cache line of 4-byte elements
 
 
 def _choose(call: KernelCall) -> bool | None:
     """True if an input is contiguous along the outer axis and not along the inner one."""
-    if call.points < SMALLEST_TILED:
+    if call.points < MIN_TILED_SIZE:
         return None
     kernel, sizes, slots = call.kernel, extents_of(call), call.slots
     down, along = (axis.name for axis in kernel.axes[-2:])
-    if min(sizes[down], sizes[along]) < SHORTEST_TILED:
+    if min(sizes[down], sizes[along]) < MIN_TILED_DIM:
         return None
     for down_stride, along_stride in memoized(kernel, transposed_strides):
         if (
             abs(down_stride.value_in(slots)) == 1
-            and abs(along_stride.value_in(slots)) >= SHORTEST_TILED
+            and abs(along_stride.value_in(slots)) >= MIN_TILED_DIM
         ):
             return True
     return None

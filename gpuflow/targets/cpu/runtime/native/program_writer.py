@@ -34,7 +34,7 @@ _SLOT_COUNTS = (1, 4, 5, 3, 1)  # slots of each instruction, with its number
 _FASTCALL = 0x80  # METH_FASTCALL: (self, arguments, number of arguments)
 _SLOT_BYTES = 8
 _POLL_POINTS = 1 << 17  # fewest points between two polls for signals: some milliseconds
-_MOST_ITERATIONS = 1024  # most iterations between two polls
+_MAX_ITERATIONS = 1024  # most iterations between two polls
 _NO_REGISTER = -1
 
 
@@ -275,7 +275,7 @@ class Code:
 
 def _poll_mask(body: Code) -> int:
     """The bit mask of iterations that poll for signals: a power of 2, less 1."""
-    iterations = min(_POLL_POINTS // max(body.points, 1), _MOST_ITERATIONS)
+    iterations = min(_POLL_POINTS // max(body.points, 1), _MAX_ITERATIONS)
     return (1 << max(iterations.bit_length() - 1, 0)) - 1
 
 
@@ -354,7 +354,7 @@ class _CallableOwners:
 
 
 # With fewer points than this, releasing the GIL costs too much for the length of the call.
-_SMALLEST_WITHOUT_GIL = 1 << 15
+_MIN_BYTES_WITHOUT_GIL = 1 << 15
 
 
 def callable_program(
@@ -376,7 +376,7 @@ def callable_program(
     """
     addresses = np.zeros(max(registers, 1), np.int64)
     start = code.finish(code)
-    releases_gil = int(code.points > _SMALLEST_WITHOUT_GIL)
+    releases_gil = int(code.points > _MIN_BYTES_WITHOUT_GIL)
     bound_object = np.array([start, address(addresses), releases_gil], np.int64)  # gf_call's self
     owners = _CallableOwners(code, bound_object, addresses)
     if not has_known_layout():

@@ -22,7 +22,7 @@ from gpuflow.targets.cpu.runtime.native.object_code import LoadedModule
 from gpuflow.targets.cpu.runtime.native.pool import ScratchSlots, pool, pool_exists, pool_threads
 
 # A launch with fewer points than this runs on the calling thread: waking a worker costs more.
-SMALLEST_PARALLEL = 1 << 15
+MIN_PARALLEL = 1 << 15
 CHUNKS_PER_THREAD = 4  # more than 1, so that a delayed thread leaves its share to the others
 
 
@@ -116,7 +116,7 @@ class NativeServices:
             points: number of points of all axes.
             iterations: approximate trip count of loops inside a point.
         """
-        if points * iterations < SMALLEST_PARALLEL or self.threads == 1:
+        if points * iterations < MIN_PARALLEL or self.threads == 1:
             return max(extent, 1)
         chunks = self.threads * CHUNKS_PER_THREAD
         chunk = -(-extent // chunks)

@@ -55,7 +55,7 @@ from gpuflow.targets.cpu.runtime.native.program_writer import (
     fixed,
 )
 from gpuflow.targets.cpu.runtime.native.services import (
-    SMALLEST_PARALLEL,
+    MIN_PARALLEL,
     Build,
     Buildable,
     NativeServices,
@@ -144,7 +144,7 @@ def _emit_copy(step: CopyStep, services: NativeServices, code: Code, locations: 
 
 # Most bytes for the arenas of all threads that share a loop with independent iterations. A larger
 # body runs on one thread at a time, and its kernels use all threads.
-_MOST_ARENA_BYTES = 1 << 26
+_MAX_ARENA_BYTES = 1 << 26
 
 
 def _program_emitter(step: ProgramStep, services: NativeServices) -> Emitter | None:
@@ -185,7 +185,7 @@ def _loop_threads(step: ProgramStep, services: NativeServices) -> int:
     form = lowering.form(step.eqn.params)
     if not form.is_parallel or form.length < 2 * threads:
         return 1
-    is_small = step.programs[0].plan.arena_bytes * threads <= _MOST_ARENA_BYTES
+    is_small = step.programs[0].plan.arena_bytes * threads <= _MAX_ARENA_BYTES
     return threads if is_small else 1
 
 
@@ -230,7 +230,7 @@ def _emit_program(
         start = operands[form.first_carry + k]
         carries.append(_Carry(start, out, spare, byte_count, aliasing[k]))
     if isinstance(form, ScanForm):
-        if programs[0].points * form.length < SMALLEST_PARALLEL:
+        if programs[0].points * form.length < MIN_PARALLEL:
             threads = 1
         thread_bodies = [programs[0]]
         for _ in range(threads - 1):

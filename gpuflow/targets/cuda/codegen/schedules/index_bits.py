@@ -25,7 +25,7 @@ from gpuflow.compiler.lowering.lower import KernelCall
 from gpuflow.kir.nodes import Kernel, Mode, memoized
 from gpuflow.targets.cuda.codegen.schedules.launch_config import MEMBER_ROLES, POINT_ROLES
 
-_LARGEST = 2**31 - 1  # of int32
+_MAX_INT32 = 2**31 - 1  # of int32
 # The most by which a counter exceeds its end: four steps of the grid, of at most 4,096 threads for
 # each of some 1,000 multiprocessors.
 MAX_COUNTER_OVERSHOOT = 1 << 24
@@ -48,7 +48,7 @@ def fits_32_bits(call: KernelCall) -> bool:
     kernel, extents = call.kernel, extents_of(call)
     for roles in (POINT_ROLES, MEMBER_ROLES):
         count = prod([max(extents[axis.name], 1) for axis in kernel.axes if axis.role in roles])
-        if count > _LARGEST - MAX_COUNTER_OVERSHOOT:
+        if count > _MAX_INT32 - MAX_COUNTER_OVERSHOOT:
             return False
     stride_sources = stride_sources_of(kernel)
     for operand in kernel.operands:
@@ -58,7 +58,7 @@ def fits_32_bits(call: KernelCall) -> bool:
         else:
             pairs = zip(strides, extents.values(), strict=True)
             max_offset = sum([stride * max(size, 1) for stride, size in pairs])
-        if max_offset > _LARGEST:
+        if max_offset > _MAX_INT32:
             return False
     return True
 

@@ -52,13 +52,13 @@ INNER_LOOP_THREADS = 64
 FULL_THREADS = 256  # threads of a block of a full reduction
 # Threads of a single block along x and y: a warp for a row, eight members for a column.
 SINGLE_BLOCK_THREADS = (32, 8)
-LONGEST_WARP_ROW = 1024  # elements; a longer row gets a block
+MAX_WARP_ROW = 1024  # elements; a longer row gets a block
 MAX_ROW_THREADS = 512
 # Most threads of a block with ``is_small_block``: each may use as many registers as a thread can.
 SMALL_BLOCK_THREADS = 256
-SHORT_COLUMN_THREADS = 8  # along y, for columns of fewer than LONGEST_WARP_ROW elements
+SHORT_COLUMN_THREADS = 8  # along y, for columns of fewer than MAX_WARP_ROW elements
 # One thread computes a row or column whose constant length is at most this.
-SHORTEST_SHARED_ROW = 16
+MIN_SHARED_ROW = 16
 # Most blocks per multiprocessor: several times as many as run at once, to balance the load.
 BLOCKS_PER_PROCESSOR = 16
 # The same for full reductions: as many as run at once, as each block adds work for the last one.
@@ -156,7 +156,7 @@ def launch_shape(
     if launch.strategy == "row":
         return _row_shape(launch, points, elements, max_blocks)
     if launch.strategy == "column":
-        is_long = elements >= LONGEST_WARP_ROW
+        is_long = elements >= MAX_WARP_ROW
         height = launch.max_threads // WARP if is_long else SHORT_COLUMN_THREADS
         blocks = _ceil_div(_ceil_div(points, launch.vector_width), WARP)
         return (min(blocks, max_blocks), 1), (WARP, height)
@@ -189,10 +189,10 @@ def _row_shape(
         threads = min(WARP * warps, launch.max_threads)
         if warps > 1:
             return (min(points, max_blocks * max(1, POINT_THREADS // threads)), 1), (threads, 1)
-    if launch.register_vectors or elements <= LONGEST_WARP_ROW:
+    if launch.register_vectors or elements <= MAX_WARP_ROW:
         rows = POINT_THREADS // WARP if launch.point_axes else 1
         return (min(_ceil_div(points, rows), max_blocks), 1), (WARP, rows)
-    threads = 256 if elements <= 8 * LONGEST_WARP_ROW else launch.max_threads
+    threads = 256 if elements <= 8 * MAX_WARP_ROW else launch.max_threads
     return (min(points, max_blocks), 1), (threads, 1)
 
 
@@ -372,9 +372,7 @@ def _strategy(kernel: Kernel) -> str:
     """The strategy of ``LaunchConfig`` for a kernel's kind and axes."""
     member_axes = [axis for axis in kernel.axes if axis.role in MEMBER_ROLES]
     is_short = all(axis.exact is not None for axis in member_axes)
-    is_short = (
-        is_short and math.prod(axis.exact or 1 for axis in member_axes) <= SHORTEST_SHARED_ROW
-    )
+    is_short = is_short and math.prod(axis.exact or 1 for axis in member_axes) <= MIN_SHARED_ROW
     if kernel.kind == "full" and len(member_axes) == len(kernel.axes) and member_axes:
         return "full"
     if kernel.kind not in ("row", "column", "full") or not member_axes or is_short:

@@ -24,8 +24,8 @@ from gpuflow.compiler.schedules.schedule import Allocate, Schedule
 from gpuflow.kir.interpret import storage_dtype
 from gpuflow.kir.nodes import Kernel, arguments, memoized
 
-MOST_ROWS = 64  # with a block each, at least half of some 132 multiprocessors would be idle
-SHORTEST_ROW = 1 << 16  # elements for which four more launches pay off; a guess
+MAX_ROWS = 64  # with a block each, at least half of some 132 multiprocessors would be idle
+MIN_ROW_LENGTH = 1 << 16  # elements for which four more launches pay off; a guess
 
 
 def _applies(kernel: Kernel) -> bool:
@@ -39,15 +39,15 @@ def _phases(kernel: Kernel) -> Phases | None:
 
 def _choose(call: KernelCall) -> int | None:
     """The number of rows, if they are few and long."""
-    if call.points < SHORTEST_ROW or call.extent > MOST_ROWS:
+    if call.points < MIN_ROW_LENGTH or call.extent > MAX_ROWS:
         return None
     phases = _phases(call.kernel)
     if phases is None or not phases.row_axes:
         return None
     sizes = extents_of(call)
     row_count = prod([sizes[axis] for axis in phases.row_axes])
-    is_long = call.points >= SHORTEST_ROW * row_count
-    return row_count if 0 < row_count <= MOST_ROWS and is_long else None
+    is_long = call.points >= MIN_ROW_LENGTH * row_count
+    return row_count if 0 < row_count <= MAX_ROWS and is_long else None
 
 
 def _rewrite(call: KernelCall, row_count: int, allocate: Allocate) -> tuple[KernelCall, ...]:

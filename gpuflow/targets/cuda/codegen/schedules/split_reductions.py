@@ -21,7 +21,7 @@ from gpuflow.compiler.schedules.split_slots import slot_maps_of
 from gpuflow.kir.nodes import Kernel, memoized
 from gpuflow.targets.cuda.codegen.schedules.launch_config import WARP, schedule_cuda
 
-SMALLEST_SPLIT = 1 << 18  # elements; fewer take about as long as another launch
+MIN_SPLIT = 1 << 18  # elements; fewer take about as long as another launch
 TARGET_BLOCKS = 1024  # several for each of some 132 multiprocessors
 # Most chunks: in the launch that combines them, a thread adds up to an eighth of them. If there are
 # fewer columns than lanes of a warp, chunks share warps, and there may be more of them.
@@ -39,7 +39,7 @@ def _applies(kernel: Kernel) -> bool:
 
 def _choose(call: KernelCall) -> Cut | None:
     """The cut of a call's reduced axis; None if blocks are many or the reduction is small."""
-    split = split_kernel(call.kernel) if call.points >= SMALLEST_SPLIT else None
+    split = split_kernel(call.kernel) if call.points >= MIN_SPLIT else None
     if split is None or not split.retained:
         return None
     sizes, strategy = extents_of(call), _strategy(call.kernel)

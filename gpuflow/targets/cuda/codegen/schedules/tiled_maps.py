@@ -26,27 +26,27 @@ from gpuflow.compiler.schedules.tiles import (
 from gpuflow.kir.nodes import Kernel, memoized
 
 SIDE = 32  # points of a tile along both axes: the lanes of a warp; a power of two
-SMALLEST_TILED = 1 << 14  # points; fewer fit into caches
-SHORTEST_TILED = 16  # least extent of both axes, and least stride along a row
-MOST_TILES = 4  # local arrays, of at most 8.25 KiB each
+MIN_TILED_SIZE = 1 << 14  # points; fewer fit into caches
+MIN_TILED_DIM = 16  # least extent of both axes, and least stride along a row
+MAX_TILES = 4  # local arrays, of at most 8.25 KiB each
 
 
 def _applies(kernel: Kernel) -> bool:
-    return can_be_tiled(kernel) and len(transposed_operands(kernel)) <= MOST_TILES
+    return can_be_tiled(kernel) and len(transposed_operands(kernel)) <= MAX_TILES
 
 
 def _choose(call: KernelCall) -> bool | None:
     """True if more operands are contiguous along columns than along rows."""
-    if call.points < SMALLEST_TILED:
+    if call.points < MIN_TILED_SIZE:
         return None
     kernel, sizes, slots = call.kernel, extents_of(call), call.slots
     row_axis, column_axis = (axis.name for axis in kernel.axes[-2:])
-    if min(sizes[row_axis], sizes[column_axis]) < SHORTEST_TILED:
+    if min(sizes[row_axis], sizes[column_axis]) < MIN_TILED_DIM:
         return None
     contiguous_columns = contiguous_rows = 0  # numbers of operands
     for sources in memoized(kernel, transposed_strides):
         stride_down, stride_along = [abs(source.value_in(slots)) for source in sources]
-        if stride_down == 1 and stride_along >= SHORTEST_TILED:
+        if stride_down == 1 and stride_along >= MIN_TILED_DIM:
             contiguous_columns += 1
         elif stride_along <= stride_down:
             contiguous_rows += 1

@@ -40,7 +40,7 @@ _DEFAULT_ALGORITHM = -1
 _WORKSPACE = {9: 32 << 20, 10: 32 << 20, 12: 12 << 20}
 _SMALL_WORKSPACE = 4 << 20
 _VERSIONS = (13, 12)  # major versions of the library, in order of preference
-_MOST_SIZE = (1 << 31) - 1  # sizes are 32-bit integers
+_MAX_SIZE = (1 << 31) - 1  # sizes are 32-bit integers
 
 _int, _long, _pointer = ctypes.c_int, ctypes.c_longlong, ctypes.c_void_p
 _SIGNATURES: dict[str, tuple[Any, ...]] = {
@@ -162,7 +162,7 @@ class CuBlas:
             gemm: the operation; its dtypes must be among ``_DATA_TYPES``.
         """
         sizes = (gemm.m, gemm.n, gemm.k, gemm.left_leading, gemm.right_leading, gemm.count)
-        if max(sizes) > _MOST_SIZE:
+        if max(sizes) > _MAX_SIZE:
             return None
         data_type, out_type = _DATA_TYPES[gemm.dtype], _DATA_TYPES[gemm.out_dtype]
         one, zero = _scalars(gemm.dtype)

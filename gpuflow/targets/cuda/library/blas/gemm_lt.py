@@ -40,7 +40,7 @@ _ACTIVATIONS = {"": 0, "relu": 2, "gelu": 32}
 _DERIVATIVES = {"relu": 136, "gelu": 192}
 _WITH_BIAS, _WITH_AUX, _WITH_SUMS = 4, 128, 16
 _RESULT_BYTES = 96  # size of cublasLtMatmulHeuristicResult_t, which begins with the algorithm
-_LARGEST_ALIGNMENT = 256  # bytes; larger alignments of addresses count as this one
+_MAX_ALIGNMENT = 256  # bytes; larger alignments of addresses count as this one
 # Leading dimensions of relu's aux, a mask of bits, must be multiples of it (see ``aux_type``).
 _MASK_GROUP = 128
 _Algorithm = ctypes.Array[ctypes.c_uint64]  # a cublasLtMatmulHeuristicResult_t
@@ -198,7 +198,7 @@ class LtProduct:
         self, left: int, right: int, out: int, bias: int, aux: int, stream: int | None = None
     ) -> None:
         addresses = (right, left, out, bias, aux)
-        alignments = tuple([min(address & -address, _LARGEST_ALIGNMENT) for address in addresses])
+        alignments = tuple([min(address & -address, _MAX_ALIGNMENT) for address in addresses])
         workspace, workspace_bytes = self._lt.workspace
         with self._lt.lock:
             if (bias, aux) != self._pointers:
@@ -243,7 +243,7 @@ class LtProduct:
         """
         calls, pointers = self._calls, self._pointers
         if pointers == (0, 0):  # the heuristic reads only their alignment
-            self._set_pointers(*[_LARGEST_ALIGNMENT + alignment for alignment in alignments[3:]])
+            self._set_pointers(*[_MAX_ALIGNMENT + alignment for alignment in alignments[3:]])
         preference = calls.matmul_preference_create()
         attributes: dict[int, Any] = {_MAX_WORKSPACE_BYTES: ctypes.c_uint64(self._lt.workspace[1])}
         attributes[_REDUCTION_SCHEMES] = ctypes.c_uint32(_INPLACE_OR_FLOAT32)

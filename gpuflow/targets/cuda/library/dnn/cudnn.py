@@ -27,7 +27,7 @@ from gpuflow.targets.cuda.library.dnn.graphs import graph_of
 from gpuflow.targets.cuda.runtime.driver.faults import is_fault
 
 _ALIGNMENT_BYTES = 16  # addresses must be multiples of it: loads of 128 bits
-_MOST_RECENT = 32  # recent plans that stay cached although no function uses them
+_MAX_RECENT = 32  # recent plans that stay cached although no function uses them
 
 
 class _Key(NamedTuple):
@@ -54,7 +54,7 @@ class Cudnn:
     """cuDNN on one device: a ``DnnLibrary``; thread-safe.
 
     Functions of equal calls share a plan. A plan is cached while such a function exists, or while
-    it is among the ``_MOST_RECENT`` used ones.
+    it is among the ``_MAX_RECENT`` used ones.
 
     Args:
         load: returns the frontend, or raises OSError.
@@ -75,7 +75,7 @@ class Cudnn:
         self._planned_calls: dict[_Key, PlannedCall | None] = {}
         self._refusal_reasons: dict[_Key, str] = {}
         self._plans: WeakValueDictionary[_Key, _ExecutionPlan] = WeakValueDictionary()
-        self._recent: deque[_ExecutionPlan] = deque(maxlen=_MOST_RECENT)
+        self._recent: deque[_ExecutionPlan] = deque(maxlen=_MAX_RECENT)
 
     def plan_call(self, call: CudnnCall, deterministic: bool) -> PlannedCall | None:
         """As ``DnnLibrary.plan_call``; the result is cached, also None."""

@@ -31,7 +31,7 @@ DATA_TYPE_NAMES = {
     np.dtype(np.float16): "HALF",
     bfloat16: "BFLOAT16",
 }
-MOST_WORKSPACE = 1 << 28  # bytes; a guess: nothing was measured
+MAX_WORKSPACE = 1 << 28  # bytes; a guess: nothing was measured
 
 
 class OtherVersion(OSError):
@@ -144,7 +144,7 @@ def make_plan(frontend: Any, graph: Any, call: CudnnCall, deterministic: bool) -
     graph.build_operation_graph()
     graph.create_execution_plans([frontend.heur_mode.A, frontend.heur_mode.FALLBACK])
     graph.deselect_numeric_notes(excluded_notes)
-    graph.deselect_workspace_greater_than(MOST_WORKSPACE)
+    graph.deselect_workspace_greater_than(MAX_WORKSPACE)
     graph.check_support()
     graph.build_plans()
     count: int = graph.get_workspace_size()

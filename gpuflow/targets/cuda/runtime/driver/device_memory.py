@@ -23,7 +23,7 @@ from gpuflow.targets.cuda.runtime.driver.api import DeviceEvent, GpuApi, Pool, P
 # Blocks of at least so many bytes record the user's source line, which takes less time than writing
 # such a block.
 LARGE = 1 << 24
-_MOST_LISTED = 8  # arrays in an out-of-memory error
+_MAX_LISTED = 8  # arrays in an out-of-memory error
 _UNITS = ("bytes", "KiB", "MiB", "GiB")
 
 
@@ -204,7 +204,7 @@ class DeviceAllocator:
             f"{in_units(self.used)} in use by arrays and temporaries of this process (at most "
             f"{in_units(self.peak)} so far).",
         ]
-        largest = sorted(self._large.values(), key=lambda block: -block.count)[:_MOST_LISTED]
+        largest = sorted(self._large.values(), key=lambda block: -block.count)[:_MAX_LISTED]
         if largest:
             message.append("The largest arrays:")
             for block in largest:

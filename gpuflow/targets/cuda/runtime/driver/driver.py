@@ -50,8 +50,8 @@ from gpuflow.targets.cuda.runtime.program.eager_ops import OneOpPrograms
 from gpuflow.targets.cuda.runtime.program.program import GpuProgram
 
 _BYTE, _COUNTER = np.dtype(np.uint8), np.dtype(np.uint32)
-_MOST_SCALARS = 1024  # cached device scalars
-_MOST_RECENT = 16  # recent programs that an error names
+_MAX_SCALARS = 1024  # cached device scalars
+_MAX_RECENT = 16  # recent programs that an error names
 
 
 class GpuDriver:
@@ -84,7 +84,7 @@ class GpuDriver:
         self.host_calls: dict[str, str] = {}
         self.broken: str | None = None
         self.side_work: list[SideWork] = []
-        self.recent_programs: deque[str] = deque(maxlen=_MOST_RECENT)
+        self.recent_programs: deque[str] = deque(maxlen=_MAX_RECENT)
         self._one_op_programs = OneOpPrograms(self)
         self._holders = Holders(attrgetter("block"), partial(self.empty, (1,), _BYTE))
         self._idle: list[DeviceArena] = []
@@ -165,7 +165,7 @@ class GpuDriver:
             cached = self._scalars.get(key)
             if cached is None:
                 cached = self._scalars[key] = self._from_host(array)
-                if len(self._scalars) > _MOST_SCALARS:
+                if len(self._scalars) > _MAX_SCALARS:
                     self._scalars.popitem(last=False)
         return cached
 

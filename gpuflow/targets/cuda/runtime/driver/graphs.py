@@ -33,12 +33,12 @@ from gpuflow.targets.cuda.runtime.driver.program_device import GpuDevice
 # perf/gpu_graph_costs.py prints better values for the costs of a GPU.
 LEAST_LAUNCHES = 4  # least number of launches worth recording
 _UNRECORDED_CALLS = 2  # first calls that are not recorded, while modules load and libraries set up
-_MOST_CACHED = 4  # recordings
+_MAX_CACHED = 4  # recordings
 _WORTH_CHANGING = 2  # a change costs as much as a launch: change at most every second launch
 # The first recordings are unconditional; each further one requires so many replays.
 _FREE_RECORDINGS, _REPLAYS_PER_RECORDING = 16, 16
-_MOST_MISSES = 32  # consecutive misses, after which nothing more is recorded
-_MOST_COPIED_BYTES = 1 << 20  # of an operand that may be copied
+_MAX_MISSES = 32  # consecutive misses, after which nothing more is recorded
+_MAX_COPIED_BYTES = 1 << 20  # of an operand that may be copied
 _ALIGNMENT_BYTES = 16  # copies keep addresses modulo it, which selects the variant of a kernel
 _BYTE = np.dtype(np.uint8)
 
@@ -215,18 +215,18 @@ class RecordedLaunches:
             self._unrecorded += 1
             return addresses, None
         self._misses += 1
-        if self._misses > _MOST_MISSES:
+        if self._misses > _MAX_MISSES:
             return addresses, None
         replay = None
-        if len(self._cached) == _MOST_CACHED or self._copies:  # addresses keep changing
+        if len(self._cached) == _MAX_CACHED or self._copies:  # addresses keep changing
             replay = self._change_recording(addresses)
-        if replay is None and len(self._cached) == _MOST_CACHED and self._start_copying(addresses):
+        if replay is None and len(self._cached) == _MAX_CACHED and self._start_copying(addresses):
             addresses = self._stable_addresses(call_addresses)
         if replay is None:
             replay = self._record(addresses)
         if replay is not None:
             self._cached[addresses] = replay
-            if len(self._cached) > _MOST_CACHED:
+            if len(self._cached) > _MAX_CACHED:
                 self._cached.popitem(last=False)
         return addresses, replay
 
@@ -291,7 +291,7 @@ class RecordedLaunches:
         library call, whose parameters cannot change.
         """
         access, calls = self._accesses[address_index], self._calls_at.get(address_index, set())
-        if access.count > _MOST_COPIED_BYTES or not (access.is_only_read or access.is_filled):
+        if access.count > _MAX_COPIED_BYTES or not (access.is_only_read or access.is_filled):
             return False
         return len(calls) > 1 or not all(self._calls[index].is_kernel for index in calls)
 

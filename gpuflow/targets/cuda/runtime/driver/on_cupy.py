@@ -103,7 +103,7 @@ _planning_libraries: dict[tuple[str, tuple[int, int]], DnnLibrary] = {}
 _frontend = cache(load_frontend)
 
 
-_MOST_DYNAMIC_SHARED = 8  # CU_FUNC_ATTRIBUTE_MAX_DYNAMIC_SHARED_SIZE_BYTES
+_MAX_DYNAMIC_SHARED = 8  # CU_FUNC_ATTRIBUTE_MAX_DYNAMIC_SHARED_SIZE_BYTES
 
 
 class NoGpuError(RuntimeError):
@@ -269,7 +269,7 @@ class CupyApi:
 
     def allow_shared(self, kernel: LoadedKernel, count: int) -> None:
         """Set the limit of dynamic shared memory; the default is 48 KB minus static memory."""
-        self._driver.funcSetAttribute(kernel.function, _MOST_DYNAMIC_SHARED, count)
+        self._driver.funcSetAttribute(kernel.function, _MAX_DYNAMIC_SHARED, count)
 
     def bind(
         self,

@@ -45,8 +45,8 @@ _ELEMENT_SECONDS, _FLOP_SECONDS = 2.5e-12, 1e-14
 # count that is assumed if it is unknown.
 _LEAST_SECONDS, _ASSUMED_TRIP_COUNT = 1e-3, 32
 # Most shared memory of a block in bytes, so that a multiprocessor has room for two blocks.
-_MOST_SHARED_BYTES = 96 << 10
-_MOST_ARENA_BYTES = 256 << 20  # bytes, of all arenas in global memory
+_MAX_SHARED_BYTES = 96 << 10
+_MAX_ARENA_BYTES = 256 << 20  # bytes, of all arenas in global memory
 _BLOCKS_PER_PROCESSOR = 2
 _BYTE = np.dtype(np.uint8)
 
@@ -150,10 +150,10 @@ def bind_loop_launch(
     if not _pays_off(step, trip_count, blocks, device.processors):
         return None
     try:
-        text = print_text(step, _MOST_SHARED_BYTES)
+        text = print_text(step, _MAX_SHARED_BYTES)
     except NotSingleBlockError:
         return None
-    blocks = max(1, min(blocks, _MOST_ARENA_BYTES // text.arena_bytes))
+    blocks = max(1, min(blocks, _MAX_ARENA_BYTES // text.arena_bytes))
     return _bind_launch(text, blocks, device, keep_alive)
 
 

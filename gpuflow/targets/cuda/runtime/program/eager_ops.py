@@ -19,7 +19,7 @@ from gpuflow.runtime.array import Array, as_numpy
 from gpuflow.runtime.device import Device
 from gpuflow.runtime.driver import Driver, Program
 
-_MOST_PROGRAMS = 4096
+_MAX_PROGRAMS = 4096
 
 
 class OneOpPrograms:
@@ -50,7 +50,7 @@ class OneOpPrograms:
             program, constants = self._compile(primitive, avals, params)
         else:
             if compiled is None:
-                if len(self._cached) >= _MOST_PROGRAMS:
+                if len(self._cached) >= _MAX_PROGRAMS:
                     self._cached.clear()
                 compiled = self._cached[key] = self._compile(primitive, avals, params)
             program, constants = compiled
