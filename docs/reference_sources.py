@@ -17,6 +17,7 @@ from typing import Any, get_origin
 import gpuflow
 
 MAX_LENGTH = 200  # characters of a constant that is printed
+TESTS = re.compile(r"\n\nTests: tests/.*\Z", re.DOTALL)  # of a module: for its developers
 
 
 class Plain(str):
@@ -132,7 +133,7 @@ def signature_of(value: Any) -> str:
 
 def docstring_of(value: Any, indent: str) -> str:
     """A docstring as source."""
-    text = (inspect.getdoc(value) or "").strip()
+    text = TESTS.sub("", (inspect.getdoc(value) or "").strip())
     # A section of that name is one of Google's style, in which >>> begins code.
     text = re.sub(r"^Example:$", "Examples:", text, flags=re.MULTILINE)
     # A colon before the text of a result: what precedes one within the text is no name of it.

@@ -100,6 +100,7 @@ from gpuflow.control.linear_transpose import linear_transpose as linear_transpos
 from gpuflow.control.remat_policies import checkpoint_policies as checkpoint_policies
 from gpuflow.core.sharding import NamedSharding as NamedSharding
 from gpuflow.core.sharding import PartitionSpec as _PartitionSpec
+from gpuflow.explaining.topology import Topology as Topology
 from gpuflow.numpy.placed_slices import ds as ds
 from gpuflow.parallel.mapping.pmap import pmap as pmap
 from gpuflow.parallel.mapping.shard_map_api import shard_map as shard_map

@@ -1,4 +1,7 @@
-"""Python functions on the host with results: pure_callback and io_callback."""
+"""Python functions on the host with results: pure_callback and io_callback.
+
+Tests: tests/test_callbacks_with_results.py.
+"""
 
 from __future__ import annotations
 

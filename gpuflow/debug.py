@@ -1,4 +1,7 @@
-"""Debugging of traced functions: printing, breakpoints and callbacks."""
+"""Debugging of traced functions: printing, breakpoints and callbacks.
+
+Tests: tests/test_debug.py.
+"""
 
 from __future__ import annotations
 

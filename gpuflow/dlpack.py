@@ -1,4 +1,7 @@
-"""Sharing memory with other libraries: DLPack, under the names of jax.dlpack."""
+"""Sharing memory with other libraries: DLPack, under the names of jax.dlpack.
+
+Tests: tests/numpy/test_numpy_exchange.py.
+"""
 
 from __future__ import annotations
 

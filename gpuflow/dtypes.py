@@ -1,4 +1,7 @@
-"""Dtypes and functions of dtypes, under the names of jax.dtypes."""
+"""Dtypes and functions of dtypes, under the names of jax.dtypes.
+
+Tests: tests/test_surface_modules.py.
+"""
 
 from __future__ import annotations
 

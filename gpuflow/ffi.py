@@ -1,6 +1,8 @@
 """jax.ffi registers compiled functions with XLA, which gpuflow does not use.
 
 The names exist so that programs can be imported; their errors recommend a replacement.
+
+Tests: tests/test_surface_modules.py.
 """
 
 from __future__ import annotations

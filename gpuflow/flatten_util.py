@@ -1,4 +1,7 @@
-"""Conversion of pytrees of arrays to vectors, under the names of jax.flatten_util."""
+"""Conversion of pytrees of arrays to vectors, under the names of jax.flatten_util.
+
+Tests: tests/test_flatten_util.py.
+"""
 
 from __future__ import annotations
 

@@ -2,6 +2,8 @@
 
 See docs/mixed_precision.md. Floats are cast or scaled; integers, keys and leaves that are not
 arrays are unchanged.
+
+Tests: tests/test_mixed_precision.py.
 """
 
 from __future__ import annotations

@@ -1,6 +1,8 @@
 """Events that libraries record and listen to, under the names of jax.monitoring.
 
 gpuflow does not record events itself; use ``gpuflow.profiler`` and ``GPUFLOW_DEBUG``.
+
+Tests: tests/test_monitoring.py.
 """
 
 from __future__ import annotations

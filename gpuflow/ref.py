@@ -1,4 +1,7 @@
-"""Mutable arrays, under the names of ``jax.ref``. See docs/design/0021-refs.md."""
+"""Mutable arrays, under the names of ``jax.ref``. See docs/design/0021-refs.md.
+
+Tests: tests/control/test_refs.py.
+"""
 
 from __future__ import annotations
 

@@ -1,4 +1,7 @@
-"""Names for regions of a program: named_scope and named_call, which the profiler shows."""
+"""Names for regions of a program: named_scope and named_call, which the profiler shows.
+
+Tests: tests/test_profiler.py.
+"""
 
 from __future__ import annotations
 

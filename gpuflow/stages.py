@@ -1,4 +1,7 @@
-"""Results of ``jit`` and its ahead-of-time stages, under the names of jax.stages."""
+"""Results of ``jit`` and its ahead-of-time stages, under the names of jax.stages.
+
+Tests: tests/control/test_stages.py, tests/test_surface_modules.py.
+"""
 
 from __future__ import annotations
 

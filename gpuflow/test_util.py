@@ -1,4 +1,7 @@
-"""Checks of derivatives against finite differences, under the names of jax.test_util."""
+"""Checks of derivatives against finite differences, under the names of jax.test_util.
+
+Tests: tests/test_test_util.py.
+"""
 
 from __future__ import annotations
 

@@ -2,6 +2,8 @@
 
 Standard library only: the benchmarks load this very file together with a rival framework, so that
 both sides are measured by the same code.
+
+Tests: tests/test_timing.py.
 """
 
 from __future__ import annotations

@@ -1,4 +1,7 @@
-"""Classes as nodes of pytrees, under the names of jax.tree_util."""
+"""Classes as nodes of pytrees, under the names of jax.tree_util.
+
+Tests: tests/test_tree_util.py.
+"""
 
 from __future__ import annotations
 

@@ -1,4 +1,7 @@
-"""Pytrees: nested containers of arrays, under the names of jax.tree_util."""
+"""Pytrees: nested containers of arrays, under the names of jax.tree_util.
+
+Tests: tests/test_tree_util.py, tests/base/test_treedefs.py.
+"""
 
 from __future__ import annotations
 
@@ -277,8 +280,7 @@ def tree_transpose(
         A pytree of structure ``inner_treedef`` of pytrees of structure ``outer_treedef``.
 
     Raises:
-        TypeError: if the tree does not have as many leaves as ``outer_treedef`` filled with
-            ``inner_treedef``. Containers of other types are accepted, as in JAX.
+        TypeError: if the number of leaves differs. Containers of other types are accepted.
 
     Example:
         >>> outer, inner = gf.tree.structure([0, 0]), gf.tree.structure({"a": 0})

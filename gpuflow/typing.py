@@ -1,4 +1,7 @@
-"""Annotations for functions of arrays, under the names of jax.typing."""
+"""Annotations for functions of arrays, under the names of jax.typing.
+
+Tests: tests/test_surface_modules.py.
+"""
 
 from __future__ import annotations
 

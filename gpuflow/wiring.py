@@ -1,4 +1,7 @@
-"""The only upward dependencies: functions that lower layers call without importing them."""
+"""The only upward dependencies: functions that lower layers call without importing them.
+
+Tests: tests/runtime/test_array.py, tests/numpy/test_numpy_names.py.
+"""
 
 from __future__ import annotations
 
@@ -34,6 +37,7 @@ def install() -> None:
     programs.evaluate = whole_programs.evaluate
     programs.run = whole_programs.run
     programs.reshard = whole_programs.reshard
+    programs.local = whole_programs.local_program_over
     _put_on(Array, METHODS, PROPERTIES)
     _put_on(Tracer, METHODS, PROPERTIES)
     _put_on(Ref, ref.METHODS, ref.PROPERTIES)

@@ -6,6 +6,8 @@ Sums of floats differ in their last bits from run to run, and float32 numbers th
 count as zeros; sums of integers are exact.
 Launch: a thread for each element of ``rows``; neighboring threads have neighbors.
 Reads each row once; adds are made where the memory is cached.
+
+Tests: tests/kernels/test_kernel_atomic_sums.py.
 """
 
 from __future__ import annotations

@@ -34,6 +34,8 @@ one beyond its length gives 0.
 
 Sources: Milakov and Gimelshein, Online normalizer calculation for softmax (2018); Dao et al.,
 FlashAttention (2022), algorithms 1 and 4; Dao, FlashAttention-2 (2023), for the order of loops.
+
+Tests: tests/kernels/test_kernel_attention.py, tests/kernels/test_attention_builds.py.
 """
 
 from __future__ import annotations

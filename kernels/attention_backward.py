@@ -6,6 +6,8 @@ dP = dout @ value.T and ``dots`` = sum(dout * out),
     dS = P * (dP - dots)     dQ = scale * dS @ K     dK = scale * dS.T @ Q     dV = P.T @ dout
 
 Source: Dao et al., FlashAttention (2022), algorithm 4.
+
+Tests: tests/kernels/test_kernel_attention.py, tests/kernels/test_attention_builds.py.
 """
 
 from __future__ import annotations

@@ -1,4 +1,7 @@
-"""Reference of the kernels of attention.py, in NumPy and in float64, with all scores in memory."""
+"""Reference of the kernels of attention.py, in NumPy and in float64, with all scores in memory.
+
+Tests: tests/kernels/test_kernel_attention.py.
+"""
 
 from __future__ import annotations
 

@@ -1,4 +1,7 @@
-"""Scores of attention and their visibility, and code that the kernels of attention.py share."""
+"""Scores of attention and their visibility, and code that the kernels of attention.py share.
+
+Tests: tests/kernels/test_kernel_attention.py.
+"""
 
 from __future__ import annotations
 

@@ -10,6 +10,8 @@ The block has 32 x 8 threads. With 16-bit elements each warp makes tiles of 16 x
 whose fragments are read in place; see kernels/tiles.py for their layout in registers. With float32
 and float64 each thread makes 4 x 4 sums, whose rows and columns are strided by the threads along
 them, so that neighbours read neighbours.
+
+Tests: tests/targets/cuda/test_block_programs.py.
 """
 
 from __future__ import annotations

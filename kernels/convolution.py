@@ -36,6 +36,8 @@ Contract
 
 Each sum has one order, which follows from the shape.
 Source: Chetlur et al. 2014, "cuDNN: efficient primitives for deep learning", section 3.
+
+Tests: tests/kernels/test_kernel_convolution.py.
 """
 
 from __future__ import annotations

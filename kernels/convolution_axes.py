@@ -9,6 +9,8 @@ positions have stride ``step``; lhs, rhs and out are strides. Position p reads e
 ``(p * step + t * gap - pad) / hole`` with tap t, if that is an integer: for one in ``skip`` taps,
 if any, and for the same ones at every ``every``-th position. So holes are neither read nor
 multiplied.
+
+Tests: tests/kernels/test_kernel_convolution.py.
 """
 
 from __future__ import annotations

@@ -15,6 +15,8 @@ Contract
 
 Rows of the sum are taps of the first two slides and depth; a row has the taps of the last slide. A
 partial sum has consecutive rows, so that the order of additions follows from the shape.
+
+Tests: tests/kernels/test_kernel_convolution.py.
 """
 
 from __future__ import annotations

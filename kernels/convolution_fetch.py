@@ -3,6 +3,8 @@
 A slice is CHUNKS chunks of CHUNK elements, 16 bytes, along one axis of the sum. A thread fetches
 one chunk of every LANE_ROWS-th row, and counts its coordinates: taps of three slides, and the index
 of the chunk along its axis.
+
+Tests: tests/kernels/test_kernel_convolution.py.
 """
 
 from __future__ import annotations

@@ -1,4 +1,7 @@
-"""Reference of the kernels of convolution.py, in NumPy and in float64: one product at a time."""
+"""Reference of the kernels of convolution.py, in NumPy and in float64: one product at a time.
+
+Tests: tests/kernels/test_kernel_convolution.py.
+"""
 
 from __future__ import annotations
 

@@ -4,6 +4,8 @@ Contract: elements of SIZE bytes as unsigned integers, two for one of 16 bytes; 
 dimensions, with strides in elements, of any sign. Neighboring threads write neighbors.
 Launch: ``copy_strided`` as in ``gpuflow.targets.cuda.library.copy_launches``; ``take`` with a
 thread for each element.
+
+Tests: tests/kernels/test_kernel_copying.py, tests/kernels/test_kernel_strided_copies.py.
 """
 
 from __future__ import annotations

@@ -12,6 +12,8 @@ Two constructs are expanded before compilation:
 Numba's rules for numbers hold: ``int32 op int32`` is int64, and float literals are float64; write
 ``float32(0.5)``. Statements and expressions are those of
 ``gpuflow/targets/cuda/codegen/function_emitter.py``.
+
+Tests: tests/targets/cuda/test_handwritten.py, tests/targets/cuda/test_cuda_intrinsics.py.
 """
 
 from __future__ import annotations

@@ -29,6 +29,8 @@ bits and pass; of keys alone 4 bytes for counting, then 4 + 4 for each pass.
 Source: Satish, Harris and Garland 2009, "Designing efficient sorting algorithms for manycore GPUs";
 Adinets and Merrill 2022, "Onesweep: A faster least significant digit radix sort for GPUs", with
 look-back as in Merrill and Garland 2016; ranks within a warp by votes as in Merrill's CUB.
+
+Tests: tests/kernels/test_kernel_sort.py.
 """
 
 from __future__ import annotations

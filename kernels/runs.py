@@ -18,6 +18,8 @@ Contract: keys uint32 or uint64; pointers of any alignment; rows of ``width`` el
 Launch: a thread for each chunk and column, in blocks of any size.
 Reads each row twice, and writes it once.
 Source: segmented scans, Blelloch 1990, "Prefix sums and their applications".
+
+Tests: tests/kernels/test_kernel_runs.py.
 """
 
 from __future__ import annotations

@@ -17,6 +17,8 @@ Reads x once (twice with totals) and writes y once; nothing waits for other bloc
 order of additions does not depend on when blocks run.
 Source: Sengupta et al. 2007, "Scan primitives for GPU computing"; within a warp Hillis and Steele
 1986, "Data parallel algorithms".
+
+Tests: tests/kernels/test_kernel_scan.py.
 """
 
 from __future__ import annotations

@@ -16,6 +16,8 @@ Launch: a block of THREADS = 256 threads for each tile of each row: ``(tiles, y,
 Shared memory: 10 KiB.
 Reads each element once for each 8 bits of the key, and twice more; writes k codes and positions.
 Source: Alabi et al. 2012, "Fast k-selection algorithms for graphics processing units".
+
+Tests: tests/kernels/test_kernel_top_k.py.
 """
 
 from __future__ import annotations

@@ -3,6 +3,8 @@
 A warp has TILES tiles of 32 rows at a pitch of PITCH scalars. Complex matrices have a tile for each
 component. ``base`` is the offset of the warp's first tile; T is at ``base``, and the imaginary
 component of T, Z and its own, and X and its own follow at the offsets below, if a build has them.
+
+Tests: tests/kernels/test_kernel_eig.py.
 """
 
 from __future__ import annotations

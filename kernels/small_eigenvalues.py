@@ -9,6 +9,8 @@ read. Values ascend; those of a matrix with nan or inf are nan.
 Launch: WARPS warps in a block, which takes as many matrices.
 Shared memory: 2 * WARPS * 1056 scalars. Reads and writes each matrix once.
 Source: Golub and Van Loan 2013, "Matrix computations", section 8.5.
+
+Tests: tests/kernels/test_kernel_matrices.py.
 """
 
 from __future__ import annotations

@@ -6,6 +6,8 @@ and complex eigenvalues of a real T take one path, in which real numbers stay re
 pair are conjugates to the last bit.
 
 Source: LAPACK's trevc and laln2, for equal eigenvalues and growing elements.
+
+Tests: tests/kernels/test_kernel_eig.py.
 """
 
 from __future__ import annotations

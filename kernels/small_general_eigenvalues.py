@@ -22,6 +22,8 @@ complex matrices.
 Reads each matrix once, and writes values once and vectors twice.
 Source: LAPACK's geev and what it calls; balancing as James, Langou and Lowery 2014, "On matrix
 balancing and eigenvector computation".
+
+Tests: tests/kernels/test_kernel_eig.py.
 """
 
 from __future__ import annotations

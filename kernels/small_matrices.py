@@ -12,6 +12,8 @@ Shared memory: WARPS * 1056 scalars for each matrix in it, two for the last two.
 Reads and writes each matrix once.
 Source: Golub and Van Loan 2013, "Matrix computations", algorithms 3.4.1, 4.2.2 and 5.1.1; LAPACK's
 larfg for the signs of reflections.
+
+Tests: tests/kernels/test_kernel_matrices.py.
 """
 
 from __future__ import annotations

@@ -10,6 +10,8 @@ columns, which costs no more than those of one block, so T is the whole form eve
 Source: LAPACK's gehrd; Golub and Van Loan 2013, "Matrix computations", algorithm 7.4.2; for the
 test of small off-diagonal elements, Ahues and Tisseur 1997, "A new deflation criterion for
 the QR algorithm".
+
+Tests: tests/kernels/test_kernel_eig.py.
 """
 
 from __future__ import annotations

@@ -2,6 +2,8 @@
 
 Source: LAPACK's zlahqr, for shifts and the test of the first row of an iteration; Golub and Van
 Loan 2013, "Matrix computations", section 7.5.
+
+Tests: tests/kernels/test_kernel_eig.py.
 """
 
 from __future__ import annotations

@@ -3,6 +3,8 @@
 Complex pairs of eigenvalues remain 2x2 blocks with an equal diagonal.
 
 Source: LAPACK's lahqr and lanv2; Golub and Van Loan 2013, "Matrix computations", algorithm 7.5.1.
+
+Tests: tests/kernels/test_kernel_eig.py.
 """
 
 from __future__ import annotations

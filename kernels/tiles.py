@@ -17,6 +17,8 @@ elements, with 16 bytes between; ``load_matrices_transposed`` makes the same fra
 Constants of the text: KIND of elements, D, PITCH, M_TILES, ROWS (of a block), COLUMNS (of a
 streamed tile), N_TILES = COLUMNS / 8, D_TILES = D / 8, ALIGNED, and CHUNK: the elements of 16
 bytes.
+
+Tests: tests/kernels/test_kernel_attention.py, tests/kernels/test_kernel_convolution.py.
 """
 
 from __future__ import annotations

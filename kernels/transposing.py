@@ -7,6 +7,8 @@ and writes along b: both of whole sectors of memory.
 
 Contract: elements of SIZE bytes as unsigned integers, SIZE at most 8; below 2^31 tiles.
 Launch: 256 threads; blocks in x: (i, j, tiles of a, tiles of b).
+
+Tests: tests/kernels/test_kernel_strided_copies.py, tests/kernels/test_kernel_convolution.py.
 """
 
 from __future__ import annotations

@@ -19,15 +19,14 @@ from mesh_programs import Programs
 
 import gpuflow as gf
 from gpuflow import P, lax
-from gpuflow.core.mesh import Mesh
-from gpuflow.core.sharding import NamedSharding
+from gpuflow.sharding import AbstractMesh, NamedSharding
 
 _JAX = Path(__file__).parent / "results" / "mesh_jax_0.12.json"
 
 
 def counts() -> dict[str, Counted]:
     """What each program sends over 8 devices."""
-    over: list[Mesh] = []
+    over: list[AbstractMesh] = []
     found = {}
 
     def constrain(x: Any, spec: Any) -> Any:

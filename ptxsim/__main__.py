@@ -7,6 +7,8 @@ Without ``--run`` it lists the kernels: parameters, instructions, shared memory,
 instruction that the interpreter does not have. With it, the kernel's arguments follow: arrays as
 ``TYPE[SIZE]=FILLING``, and a number for each other parameter. A filling is zeros (the default),
 ones, ramp, random, or the name of a .npy file. Arrays are printed after the launch.
+
+Tests: tests/ptxsim/test_command.py.
 """
 
 from __future__ import annotations
@@ -51,8 +53,8 @@ def described(module: PtxModule, name: str) -> str:
     )
     count = sum(isinstance(one, Instruction) for one in function.body)
     paragraph = [f"{name}({parameters})", f"    {count} instructions"]
-    if function.most_threads:
-        paragraph[-1] += f", blocks of at most {function.most_threads} threads"
+    if function.max_threads:
+        paragraph[-1] += f", blocks of at most {function.max_threads} threads"
     try:
         program = module.entry(name).program
     except PtxError as error:
@@ -155,20 +157,26 @@ def _extents(text: str) -> tuple[int, ...]:
 
 def parser() -> argparse.ArgumentParser:
     """The parser of the command line."""
-    made = argparse.ArgumentParser("python -m ptxsim", description=(__doc__ or "").split("\n\n")[0])
-    made.add_argument("file", type=Path, help="PTX")
-    made.add_argument(
+    arguments = argparse.ArgumentParser(
+        "python -m ptxsim", description=(__doc__ or "").split("\n\n")[0]
+    )
+    arguments.add_argument("file", type=Path, help="PTX")
+    arguments.add_argument(
         "--run",
         nargs="+",
         metavar=("NAME", "ARGUMENT"),
         help="the kernel to launch, and its arguments, as f32[256]=ramp or 256",
     )
-    made.add_argument("--grid", type=_extents, default=(1,), help="blocks in x,y,z (1)")
-    made.add_argument("--block", type=_extents, default=(32,), help="threads in x,y,z (32)")
-    made.add_argument("--shared", type=int, default=0, help="bytes of dynamic shared memory (0)")
-    made.add_argument("--thorough", action="store_true", help="look for all that can be found")
-    made.add_argument("--out", type=Path, help="folder for arrays after the launch, as .npy files")
-    return made
+    arguments.add_argument("--grid", type=_extents, default=(1,), help="blocks in x,y,z (1)")
+    arguments.add_argument("--block", type=_extents, default=(32,), help="threads in x,y,z (32)")
+    arguments.add_argument(
+        "--shared", type=int, default=0, help="bytes of dynamic shared memory (0)"
+    )
+    arguments.add_argument("--thorough", action="store_true", help="look for all that can be found")
+    arguments.add_argument(
+        "--out", type=Path, help="folder for arrays after the launch, as .npy files"
+    )
+    return arguments
 
 
 def main(arguments: Sequence[str] | None = None) -> int:

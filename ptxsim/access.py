@@ -1,4 +1,7 @@
-"""Loads and stores. Cache operators and hints change nothing; every access is checked."""
+"""Loads and stores. Cache operators and hints change nothing; every access is checked.
+
+Tests: tests/ptxsim/test_ptx_memory.py, tests/ptxsim/test_ptx_thorough.py.
+"""
 
 from __future__ import annotations
 

@@ -1,4 +1,7 @@
-"""Allocations of a simulated device's memory, and the reservation of its address space."""
+"""Allocations of a simulated device's memory, and the reservation of its address space.
+
+Tests: tests/ptxsim/test_ptx_memory.py.
+"""
 
 from __future__ import annotations
 

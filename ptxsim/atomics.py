@@ -2,6 +2,8 @@
 
 A GPU may take another order; results that depend on it differ there from run to run. float32 sums
 keep subnormal numbers, which atom.add.f32 of a GPU's global memory may flush.
+
+Tests: tests/ptxsim/test_ptx_memory.py.
 """
 
 from __future__ import annotations

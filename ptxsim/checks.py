@@ -1,4 +1,7 @@
-"""Optional checks of a launch, and its statistics."""
+"""Optional checks of a launch, and its statistics.
+
+Tests: tests/ptxsim/test_ptx_thorough.py, tests/ptxsim/test_ptx_memory.py.
+"""
 
 from __future__ import annotations
 

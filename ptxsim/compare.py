@@ -1,4 +1,7 @@
-"""Comparisons and selection: setp, set, selp, slct."""
+"""Comparisons and selection: setp, set, selp, slct.
+
+Tests: tests/ptxsim/test_ptx_data.py.
+"""
 
 from __future__ import annotations
 

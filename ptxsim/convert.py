@@ -1,4 +1,7 @@
-"""cvt: between all types, with every rounding and saturation."""
+"""cvt: between all types, with every rounding and saturation.
+
+Tests: tests/ptxsim/test_ptx_data.py.
+"""
 
 from __future__ import annotations
 

@@ -1,6 +1,8 @@
 """cp.async: copies from global to shared memory, done at once but checked as asynchronous.
 
 No lane may access the bytes of a copy before the lane that started it has waited for its group.
+
+Tests: tests/ptxsim/test_ptx_memory.py.
 """
 
 from __future__ import annotations
@@ -32,9 +34,9 @@ class _Copies:
 
 def _copies(frame: Frame) -> _Copies:
     run = frame.run
-    if "copies" not in run.services:
-        run.services["copies"] = _Copies(np.zeros(run.geometry.count, np.int64))
-    return run.services["copies"]
+    if "copies" not in run.instruction_state:
+        run.instruction_state["copies"] = _Copies(np.zeros(run.geometry.count, np.int64))
+    return run.instruction_state["copies"]
 
 
 @instruction("cp")

@@ -1,4 +1,7 @@
-"""Decode a parsed entry to blocks of steps: calls are inlined, registers become slots."""
+"""Decode a parsed entry to blocks of steps: calls are inlined, registers become slots.
+
+Tests: tests/ptxsim/test_ptx_flow.py.
+"""
 
 from __future__ import annotations
 
@@ -9,9 +12,9 @@ from ptxsim.frame import Frame, Step
 from ptxsim.instruction_table import TABLE, WHOLE_WARP, guarded, watched
 from ptxsim.program import (
     Barrier,
-    Block,
-    Meeting,
+    BasicBlock,
     Program,
+    WarpSync,
     conditional,
     indexed,
 )
@@ -30,20 +33,22 @@ def decode(module: Module, name: str) -> Program:
     """
     decoder = Decoder(module, name)
     program = decoder.decode()
-    suspects = decoder.read_before_set()
+    maybe_unset = decoder.read_before_set()
     # Most kernels have none. Slots have the same numbers when it is decoded once more.
-    return Decoder(module, name, suspects).decode() if suspects else program
+    return Decoder(module, name, maybe_unset).decode() if maybe_unset else program
 
 
 class Decoder(Slots):
     """State of a kernel while it is decoded."""
 
-    def __init__(self, module: Module, name: str, suspects: frozenset[int] = frozenset()) -> None:
+    def __init__(
+        self, module: Module, name: str, maybe_unset: frozenset[int] = frozenset()
+    ) -> None:
         super().__init__(module, name)
-        self.program.suspects = suspects
-        self.block = Block(0)
+        self.program.maybe_unset = maybe_unset
+        self.block = BasicBlock(0)
         self.labels: dict[str, int] = {}
-        self.pending: list[tuple[Block, Callable[[], None]]] = []
+        self.pending: list[tuple[BasicBlock, Callable[[], None]]] = []
         self.instances = 0
 
     def decode(self) -> Program:
@@ -82,15 +87,15 @@ class Decoder(Slots):
         if self.block.length or self.block.gate:
             self._close(lambda block: self._goes(block, [block.number + 1]))
 
-    def _close(self, finish: Callable[[Block], None]) -> None:
+    def _close(self, finish: Callable[[BasicBlock], None]) -> None:
         """End the present block; ``finish`` runs when all labels are known."""
         block = self.block
         self.program.blocks.append(block)
         self.pending.append((block, lambda: finish(block)))
-        self.block = Block(len(self.program.blocks))
+        self.block = BasicBlock(len(self.program.blocks))
 
     @staticmethod
-    def _goes(block: Block, targets: Sequence[int]) -> None:
+    def _goes(block: BasicBlock, targets: Sequence[int]) -> None:
         block.targets = targets
         block.following = targets[0]
 
@@ -102,7 +107,7 @@ class Decoder(Slots):
             site.refuse("must be one that the interpreter knows; it is unknown")
         if entry.member is not None:
             self._fall()
-            self.block.gate = Meeting(self._member(site, entry.member))
+            self.block.gate = WarpSync(self._member(site, entry.member))
             self.block.note(site.reads, (), False)
         self._steps(site, entry.build(site), collective=entry.member is not None)
 
@@ -121,15 +126,15 @@ class Decoder(Slots):
         effect = Effect(reads, writes, uses, site.chooses, guard, item.negated)
         if not self._comes_from_memory(item):
             self.program.flows.append((reads, writes))
-        steps = watched(steps, reads, writes, self.program.suspects)
+        steps = watched(steps, reads, writes, self.program.maybe_unset)
         if guard is not None:
             steps = [guarded(steps, guard, item.negated, (*reads, *writes), writes)]
-            steps = watched(steps, [guard], (), self.program.suspects)
+            steps = watched(steps, [guard], (), self.program.maybe_unset)
             reads = (*reads, guard)
         self.block.note(reads, writes, guard is not None)
         self.block.steps += steps
         self.block.effects += [effect, *[None] * (len(steps) - 1)]
-        self.block.careful |= site.may_be_undefined
+        self.block.may_make_undefined |= site.may_be_undefined
         self.block.instructions += [item] * len(steps)
         self.block.length += 1
 
@@ -159,14 +164,14 @@ class Decoder(Slots):
         self.block.length += 1
         predicate = self._predicate(site) if item.guard else None
         if predicate is not None:
-            checks = watched([], [predicate], (), self.program.suspects)
+            checks = watched([], [predicate], (), self.program.maybe_unset)
             self.block.steps += checks
             self.block.effects += [None] * len(checks)
             self.block.instructions += [item] * len(checks)
-            self.block.decides = (predicate,)
+            self.block.control_reads = (predicate,)
             self.block.note([predicate], (), False)
 
-        def finish(block: Block) -> None:
+        def finish(block: BasicBlock) -> None:
             target = len(self.program.blocks)
             if label is not None:
                 if label not in self.labels:
@@ -191,15 +196,15 @@ class Decoder(Slots):
 
     def _indexed(self, scope: Scope, item: Instruction) -> None:
         site = Site(self, scope, item)
-        table = scope.function.targets.get(item.operands[1])
+        table = scope.function.branch_tables.get(item.operands[1])
         if table is None or item.guard:
             site.refuse("must have a table of targets and no guard")
         index = site.source(0, U32)
-        self.block.decides = tuple(site.reads)
+        self.block.control_reads = tuple(site.reads)
         self.block.note(site.reads, (), False)
         self.block.length += 1
 
-        def finish(block: Block) -> None:
+        def finish(block: BasicBlock) -> None:
             block.targets = [self.labels[scope.label(name)] for name in table]
             block.leave = indexed(index, block.targets)
 
@@ -243,7 +248,7 @@ class Decoder(Slots):
         self._fall()
         self.block.gate = _barrier_of(site)
         self.block.note(site.reads, site.writes, bool(site.writes))
-        self.block.decides = tuple(site.reads)
+        self.block.control_reads = tuple(site.reads)
         self.block.instructions = [item]
         self.block.length = 1
         self._close(lambda block: self._goes(block, [block.number + 1]))

@@ -1,4 +1,7 @@
-"""Faults of kernels, and their locations."""
+"""Faults of kernels, and their locations.
+
+Tests: tests/ptxsim/test_ptx_memory.py, tests/ptxsim/test_ptx_flow.py.
+"""
 
 from __future__ import annotations
 

@@ -9,6 +9,8 @@ Where an exact answer would cost too much, two accesses count as ordered: a race
 none is reported where there is none.
 
 Source: PTX ISA 9.0, Memory Consistency Model: release and acquire patterns, causality order.
+
+Tests: tests/ptxsim/test_ptx_thorough.py.
 """
 
 from __future__ import annotations

@@ -4,6 +4,8 @@ add, sub, mul, div.rn, fma, sqrt.rn and rcp.rn are rounded once, as in hardware.
 ``approx`` or ``full`` are modeled by the exact result rounded to nearest, from which a GPU may
 differ by the last digits stated in the PTX manual; ``rcp.approx.ftz.f64`` gives the upper 32 bits,
 as a GPU does. The bits of a NaN are not modeled.
+
+Tests: tests/ptxsim/test_ptx_arithmetic.py.
 """
 
 from __future__ import annotations

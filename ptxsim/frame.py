@@ -6,6 +6,8 @@ enters the block, and scatters those that it wrote and that are still live when 
 divergence costs at the edges of a block, not in every instruction.
 
 A register that has one value for all lanes may be an array of one element.
+
+Tests: tests/ptxsim/test_ptx_flow.py.
 """
 
 from __future__ import annotations

@@ -1,4 +1,7 @@
-"""The thread of each lane: the special registers of a launch, as arrays over its lanes."""
+"""The thread of each lane: the special registers of a launch, as arrays over its lanes.
+
+Tests: tests/ptxsim/test_ptx_data.py, tests/ptxsim/test_ptx_flow.py.
+"""
 
 from __future__ import annotations
 
@@ -16,7 +19,18 @@ class Geometry:
     """The lanes of a run of consecutive blocks: all threads of a block, x fastest, then the next.
 
     Uniform values are arrays of one element. A block whose threads are not a multiple of 32 ends
-    with a partial warp; the missing lanes do not exist.
+    with a partial warp; the missing lanes do not exist. Equal launches share it, also between
+    threads, so nothing may write to its arrays.
+
+    Attributes:
+        grid: thread blocks of the launch in x, y and z (%nctaid).
+        block: threads of a thread block in x, y and z (%ntid).
+        first: linear index of the first of these thread blocks in the grid, x fastest.
+        blocks: count of these thread blocks.
+        threads: threads of a thread block.
+        warps: warps of a thread block, a partial one included.
+        count: count of lanes.
+        shuffles: cached sources of shfl.sync, see warp.py.
     """
 
     def __init__(self, grid: Extents, block: Extents, first: int, blocks: int) -> None:
@@ -25,10 +39,10 @@ class Geometry:
         self.first = first
         self.blocks = blocks
         self.threads = block[0] * block[1] * block[2]
-        self.warps = -(-self.threads // WARP)  # of a block
+        self.warps = -(-self.threads // WARP)
         self.count = self.threads * blocks
         self._special: dict[str, Array] = {}
-        self.shuffles: dict[tuple[str, int, int], tuple[Array, Array]] = {}  # see warp.py
+        self.shuffles: dict[tuple[str, int, int], tuple[Array, Array]] = {}
 
     @cached_property
     def lanes(self) -> Array:

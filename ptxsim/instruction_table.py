@@ -3,6 +3,8 @@
 An entry is a function from a Site (one instruction in its context) to a step. It requests the slots
 of its operands from the site, each with its type, and returns a closure over them: the
 instruction's text is not read at run time.
+
+Tests: tests/ptxsim/test_ptx_data.py, tests/ptxsim/test_ptx_flow.py.
 """
 
 from __future__ import annotations
@@ -160,11 +162,11 @@ def guarded(
 
 
 def watched(
-    steps: list[Step], reads: Sequence[int], writes: Sequence[int], suspects: frozenset[int]
+    steps: list[Step], reads: Sequence[int], writes: Sequence[int], maybe_unset: frozenset[int]
 ) -> list[Step]:
     """Steps that first check that registers are defined, and record newly defined ones."""
-    checked = tuple(slot for slot in reads if slot in suspects)
-    noted = tuple(slot for slot in writes if slot in suspects)
+    checked = tuple(slot for slot in reads if slot in maybe_unset)
+    noted = tuple(slot for slot in writes if slot in maybe_unset)
 
     def check(frame: Frame) -> None:
         is_set = frame.run.set_registers

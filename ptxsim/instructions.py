@@ -1,4 +1,7 @@
-"""All modules that fill the table of instructions."""
+"""All modules that fill the table of instructions.
+
+Tests: tests/ptxsim/test_ptx_data.py.
+"""
 
 from __future__ import annotations
 

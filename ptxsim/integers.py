@@ -2,6 +2,8 @@
 
 Addition, subtraction and low products are the same for signed and unsigned integers, so they work
 on unsigned ones, which wrap around.
+
+Tests: tests/ptxsim/test_ptx_arithmetic.py.
 """
 
 from __future__ import annotations

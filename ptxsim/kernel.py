@@ -1,4 +1,7 @@
-"""Modules of PTX and their kernels, ready to be launched on simulated device memory."""
+"""Modules of PTX and their kernels, ready to be launched on simulated device memory.
+
+Tests: tests/ptxsim/test_ptx_flow.py, tests/ptxsim/test_ptx_memory.py.
+"""
 
 from __future__ import annotations
 
@@ -166,7 +169,7 @@ class PtxKernel:
     ) -> list[Array]:
         """The initial values of the slots."""
         program = self.program
-        registers = program.template.copy()
+        registers = program.initial_values.copy()
         for slot, name in program.specials:
             values = lanes.special(name)
             if values is None:
@@ -187,7 +190,7 @@ class PtxKernel:
     def _check(self, grid: Extents, block: Extents, arguments: Array, shared_bytes: int) -> None:
         program = self.program
         threads = block[0] * block[1] * block[2]
-        most = program.most_threads or MAX_THREADS
+        most = program.max_threads or MAX_THREADS
         if not 0 < threads <= most or block[2] > 64:
             self._refuse(f"a block must have 1 to {most} threads; got {block}", "change the block")
         if min(grid) < 1 or grid[0] >= 1 << 31 or max(grid[1:]) >= 1 << 16:

@@ -1,4 +1,7 @@
-"""Instructions on bits: logic, shifts, fields, bytes, counts."""
+"""Instructions on bits: logic, shifts, fields, bytes, counts.
+
+Tests: tests/ptxsim/test_ptx_data.py.
+"""
 
 from __future__ import annotations
 

@@ -3,6 +3,8 @@
 A product of matrices is modeled as exact products, summed in float64 and rounded once to the type
 of the accumulator; a GPU keeps fewer bits in between, so that its results differ in the last
 digits. The layouts are those of the PTX manual, "Matrix fragments for mma".
+
+Tests: tests/ptxsim/test_ptx_memory.py.
 """
 
 from __future__ import annotations

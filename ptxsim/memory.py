@@ -2,6 +2,8 @@
 
 Addresses are those of real memory, so that a view of an allocation is an ordinary array. A freed
 block is not reused for a while, so that a kernel that still uses it is detected.
+
+Tests: tests/ptxsim/test_ptx_memory.py.
 """
 
 from __future__ import annotations

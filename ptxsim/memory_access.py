@@ -1,4 +1,7 @@
-"""Memory accesses of instructions: each lane's address becomes a checked index in a space."""
+"""Memory accesses of instructions: each lane's address becomes a checked index in a space.
+
+Tests: tests/ptxsim/test_ptx_memory.py.
+"""
 
 from __future__ import annotations
 
@@ -66,7 +69,7 @@ class Access:
         self.size = dtype.itemsize * count
         self.kind = kind
         self.number = site.decoder.new_site()
-        site.decoder.program.bases[self.number] = register
+        site.decoder.program.base_slots[self.number] = register
         self.constant = site.has("nc")
         self.releases = site.has("release", "acq_rel")
         self.acquires = site.has("acquire", "acq_rel")

@@ -1,4 +1,7 @@
-"""Moves: mov with packing, parameters of calls, address spaces, counters."""
+"""Moves: mov with packing, parameters of calls, address spaces, counters.
+
+Tests: tests/ptxsim/test_ptx_data.py.
+"""
 
 from __future__ import annotations
 
@@ -66,7 +69,7 @@ def _count(site: Site, dtype: np.dtype) -> Step:
 
     def step(frame: Frame) -> None:
         run = frame.run
-        run.services["clock"] = ticks = run.services.get("clock", run.issued) + 1
+        run.instruction_state["clock"] = ticks = run.instruction_state.get("clock", run.issued) + 1
         frame.registers[target] = np.array([ticks >> 32 if high else ticks], U64).astype(dtype)
 
     return step

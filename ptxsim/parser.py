@@ -2,6 +2,8 @@
 
 Line numbers: ``.loc`` lines name the line of the kernel's source for the following instructions;
 without them, instructions have their line of the PTX.
+
+Tests: tests/ptxsim/test_ptx_memory.py, tests/ptxsim/test_ptx_flow.py.
 """
 
 from __future__ import annotations
@@ -126,9 +128,9 @@ def _function(text: _Text, header: re.Match[str], module: Module) -> int:
     function = Function(name, kind == "entry", _parameters(parameters), _parameters(results))
     most = re.search(r"\.(?:maxntid|reqntid)\s+([\d\s,]+)", directives)
     if most:
-        function.most_threads = 1
+        function.max_threads = 1
         for extent in most[1].split(","):
-            function.most_threads *= int(extent)
+            function.max_threads *= int(extent)
     if opened == ";":  # a declaration; the definition follows, or is missing when it is called
         return header.end()
     stop = _closing(text.text, header.end() - 1)
@@ -234,7 +236,7 @@ class _Body:
         after = _skip_space(text, label.end())
         if text.startswith((".branchtargets", ".calltargets", ".callprototype"), after):
             end = text.index(";", after, stop)
-            self.function.targets[label[1]] = tuple(re.findall(_NAME, text[after:end]))[1:]
+            self.function.branch_tables[label[1]] = tuple(re.findall(_NAME, text[after:end]))[1:]
             return end + 1
         self.function.body.append(Label(label[1]))
         return label.end()
@@ -259,7 +261,7 @@ class _Body:
             if not count:
                 self.function.registers[self._declare(name)] = dtype
             elif len(self.scopes) == 1:
-                self.function.families[family] = dtype
+                self.function.register_families[family] = dtype
             else:
                 for number in range(int(count.rstrip(">"))):
                     self.function.registers[self._declare(f"{family}{number}")] = dtype

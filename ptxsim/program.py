@@ -1,9 +1,16 @@
-"""A decoded kernel: basic blocks of steps over a file of register slots."""
+"""A decoded kernel: basic blocks of steps over a file of register slots.
+
+A slot is an index into the register file: a PTX register, a constant, a parameter, an address or a
+temporary. Sets of slots are bit masks (bit ``s`` for slot ``s``) or tuples.
+
+Tests: tests/ptxsim/test_ptx_flow.py.
+"""
 
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
+from typing import NamedTuple
 
 import numpy as np
 
@@ -12,7 +19,7 @@ from ptxsim.syntax import Instruction, Variable
 from ptxsim.types import BOOL, Array
 from ptxsim.undefined import Effect
 
-SPLIT = -1  # what leaving a block gives when the frame's lanes went to different blocks
+SPLIT = -1  # result of ``leave`` if the frame's lanes are parked at different basic blocks
 
 SHARED_WINDOW = 1 << 60  # where generic addresses of shared memory start
 LOCAL_WINDOW = 1 << 61
@@ -23,16 +30,17 @@ Flow = tuple[tuple[int, ...], tuple[int, ...]]  # slots that an instruction read
 
 @dataclass(frozen=True)
 class Barrier:
-    """A barrier of the block: bar, barrier.
+    """A barrier of the thread block: ``bar``, ``barrier``.
 
     Attributes:
-        number: the slot of which barrier.
-        expected: the slot of how many threads take part; None for all of the block.
+        number: the slot of the barrier's number, 0 to 15.
+        expected: the slot of the count of threads that take part; None for all of the block.
         waits: False for ``arrive``.
         aligned: whether all threads must be at this very instruction.
         reduction: popc, and, or; None for a barrier without a result.
-        predicate: the slot of the reduced predicate.
-        target: the slot of the result.
+        predicate: the slot of the reduced predicate; unused without a reduction.
+        negated: whether the reduction is over ``!predicate``.
+        target: the slot of the result; unused without a reduction.
     """
 
     number: int
@@ -46,35 +54,38 @@ class Barrier:
 
 
 @dataclass(frozen=True)
-class Meeting:
-    """An instruction of several lanes of a warp; ``member`` is the slot of their mask."""
+class WarpSync:
+    """A warp-level instruction (shfl.sync, vote.sync, ...); ``membermask`` is the mask's slot."""
 
-    member: int
+    membermask: int
 
 
 @dataclass
-class Block:
-    """Steps without a branch.
+class BasicBlock:
+    """A basic block: steps without a branch. Complete once ``solve_liveness`` has run.
 
     Attributes:
         number: its index in the program; lower ones run first.
-        gate: the condition that lanes wait for before the steps run.
-        steps, instructions: the steps, and the instruction that each belongs to.
-        reads: slots that are read before they are written.
-        writes: slots that are written, as a bit mask.
-        following: the next block, if known; otherwise see ``leave``.
-        leave: gives the next block, or SPLIT.
-        targets: all blocks that may follow.
+        gate: the condition that lanes wait for before the steps run. The block of a barrier has no
+            steps.
+        steps, instructions: the steps, and the instruction that each belongs to. A step sets
+            registers of a frame for all of its lanes.
+        reads: slots that are read before they are written (upward exposed), in order.
+        kills: slots that are written in all lanes, as a bit mask: their old values are dead.
+        writes: slots that are written, perhaps in some lanes only (guards), as a bit mask.
+        following: the index of the next block, if known; otherwise see ``leave``.
+        leave: gives the index of the next block, or SPLIT.
+        targets: indices of all blocks that may follow; ``len(program.blocks)`` is the end.
         live: slots whose values are live when the block is entered, as a bit mask.
         length: the number of instructions.
         effects: for each step its instruction's effect on undefined values; None for all steps but
             an instruction's first.
-        decides: slots that the gate or ``leave`` reads.
-        careful: whether a value may become undefined in it.
+        control_reads: slots that the gate or ``leave`` reads.
+        may_make_undefined: whether a value may become undefined in it (division by zero).
     """
 
     number: int
-    gate: Barrier | Meeting | None = None
+    gate: Barrier | WarpSync | None = None
     steps: list[Step] = field(default_factory=list)
     instructions: list[Instruction] = field(default_factory=list)
     reads: dict[int, None] = field(default_factory=dict)
@@ -86,18 +97,38 @@ class Block:
     live: int = 0
     length: int = 0
     effects: list[Effect | None] = field(default_factory=list)
-    decides: tuple[int, ...] = ()
-    careful: bool = False
+    control_reads: tuple[int, ...] = ()
+    may_make_undefined: bool = False
 
-    def note(self, reads: Sequence[int], writes: Sequence[int], partial: bool) -> None:
-        """Account for an instruction's registers; a guarded one keeps the old value of others."""
-        for slot in (*reads, *writes) if partial else reads:
+    def note(self, reads: Sequence[int], writes: Sequence[int], is_partial: bool) -> None:
+        """Account for the slots of an instruction, which must be noted in order.
+
+        ``is_partial``: it may write in some lanes only, so that old values remain in the others.
+        """
+        for slot in (*reads, *writes) if is_partial else reads:
             if not self.kills >> slot & 1:
                 self.reads[slot] = None
         for slot in writes:
             self.writes |= 1 << slot
-            if not partial:
+            if not is_partial:
                 self.kills |= 1 << slot
+
+
+class ParameterElement(NamedTuple):
+    """A slot that holds an element of the argument buffer, from ``byte`` on."""
+
+    slot: int
+    byte: int
+    dtype: np.dtype
+
+
+class SymbolAddress(NamedTuple):
+    """A slot that holds the address of a variable plus ``offset`` bytes, as an integer dtype."""
+
+    slot: int
+    variable: str
+    offset: int
+    dtype: np.dtype
 
 
 @dataclass
@@ -107,47 +138,48 @@ class Program:
     Attributes:
         name: of the entry.
         blocks: all code; a branch to ``len(blocks)`` ends a lane.
-        template: the slots' first values; constants are among them.
-        specials: slots of special registers, with their names.
-        parameters: slots of parameters: byte offset, and type.
-        symbols: slots of addresses of global variables: name, offset and type.
-        parameter_slots: number of eight-byte slots of the parameters.
-        shared_bytes: of static shared memory.
+        initial_values: the slots' first values, of one element each; constants are among them.
+        specials: slots of special registers (%tid.x, ...), with their names.
+        parameters: slots that hold elements of the kernel's parameters.
+        symbols: slots that hold addresses in global and constant variables.
+        parameter_slots: count of 8-byte argument slots of a launch.
+        shared_bytes: bytes of static shared memory.
         dynamic_start: start of shared memory with a size from the launch.
         shared_granule: the smallest access to shared memory, in bytes.
-        local_bytes: of local memory, per thread.
-        most_threads: the most threads of a block that it was built for; 0 for any.
+        local_bytes: bytes of local memory, per thread.
+        max_threads: the most threads of a block that it was built for; 0 for any.
         variables: the module's global and constant variables.
         global_granule: the smallest access to global memory, in bytes.
-        sites: the number of instructions that access memory.
-        flows: of each instruction that computes values from registers, which it reads and sets.
-        bases: the slots of the base addresses of ``sites``.
+        sites: count of instructions that access memory; ``Access.number`` is below it.
+        flows: slots that each instruction reads and writes, if addresses may flow through it.
+        base_slots: the slots of the base addresses, by ``Access.number``.
         shared_roots: slots that hold the address of a shared variable, with its first byte and its
             exclusive end; -1 for one with a size from the launch.
-        followed: for each access the origin of its address, once computed (provenance.py).
-        suspects: registers that some path reads before it sets them.
+        base_origins: for each access the slots that its base address is computed from; None until
+            the first launch with ``Checks.arrays`` (provenance.py).
+        maybe_unset: registers that some path reads before it sets them.
     """
 
     name: str
-    blocks: list[Block] = field(default_factory=list)
-    template: list[Array] = field(default_factory=list)
+    blocks: list[BasicBlock] = field(default_factory=list)
+    initial_values: list[Array] = field(default_factory=list)
     specials: list[tuple[int, str]] = field(default_factory=list)
-    parameters: list[tuple[int, int, np.dtype]] = field(default_factory=list)
-    symbols: list[tuple[int, str, int, np.dtype]] = field(default_factory=list)
+    parameters: list[ParameterElement] = field(default_factory=list)
+    symbols: list[SymbolAddress] = field(default_factory=list)
     parameter_slots: int = 0
     shared_bytes: int = 0
     dynamic_start: int = 0
     shared_granule: int = 4
     local_bytes: int = 0
-    most_threads: int = 0
+    max_threads: int = 0
     variables: dict[str, Variable] = field(default_factory=dict)
     global_granule: int = 16
     sites: int = 0
     flows: list[Flow] = field(default_factory=list)
-    bases: dict[int, int] = field(default_factory=dict)
+    base_slots: dict[int, int] = field(default_factory=dict)
     shared_roots: dict[int, tuple[int, int]] = field(default_factory=dict)
-    followed: list[tuple[int, ...]] | None = None
-    suspects: frozenset[int] = frozenset()
+    base_origins: list[tuple[int, ...]] | None = None
+    maybe_unset: frozenset[int] = frozenset()
 
     def solve_liveness(self) -> None:
         """Fill in every block's ``live``: a register that is not read again is dropped."""
@@ -170,20 +202,22 @@ class Program:
 
 
 def conditional(predicate: int, negated: bool, target: int, otherwise: int) -> Leave:
-    """Branch to ``target`` where the predicate holds."""
+    """Branch to ``target`` in lanes where the predicate holds (does not hold, if negated)."""
     if negated:
         target, otherwise = otherwise, target
 
     def leave(frame: Frame) -> int:
-        taken = frame.registers[predicate]
-        if taken.dtype is not BOOL:
-            taken = taken.astype(BOOL)
-        hits = np.count_nonzero(taken)
+        taken_lanes = frame.registers[predicate]
+        if taken_lanes.dtype is not BOOL:
+            taken_lanes = taken_lanes.astype(BOOL)
+        hits = np.count_nonzero(taken_lanes)
         if hits == 0:
             return otherwise
-        if hits == len(taken):
+        if hits == len(taken_lanes):
             return target
-        frame.run.split(frame, {target: np.flatnonzero(taken), otherwise: np.flatnonzero(~taken)})
+        frame.run.split(
+            frame, {target: np.flatnonzero(taken_lanes), otherwise: np.flatnonzero(~taken_lanes)}
+        )
         return SPLIT
 
     return leave

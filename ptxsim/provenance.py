@@ -4,6 +4,8 @@ An access past the end of its array may hit another one, where the address itsel
 registers of a kernel are followed from its parameters and variables to each access: an address
 computed from the start of some arrays must be inside these. Loaded values count as offsets; a
 loaded address is not followed.
+
+Tests: tests/ptxsim/test_ptx_thorough.py.
 """
 
 from __future__ import annotations
@@ -19,11 +21,11 @@ from ptxsim.types import BOOL, U64, Array
 Ranges = list[tuple[int, int]]
 
 
-def followed(program: Program) -> list[tuple[int, ...]]:
+def base_origins(program: Program) -> list[tuple[int, ...]]:
     """For each access, the slots of the parameters and variables that its address derives from."""
     roots = [slot for slot, _, dtype in program.parameters if dtype.itemsize == 8]
     roots += [slot for slot, *_ in program.symbols] + list(program.shared_roots)
-    masks = [0] * len(program.template)
+    masks = [0] * len(program.initial_values)
     for bit, slot in enumerate(roots):
         masks[slot] = 1 << bit
     changed = True
@@ -37,7 +39,7 @@ def followed(program: Program) -> list[tuple[int, ...]]:
                 if read_mask & ~masks[slot]:
                     masks[slot] |= read_mask
                     changed = True
-    bases = [masks[program.bases[site]] for site in range(program.sites)]
+    bases = [masks[program.base_slots[site]] for site in range(program.sites)]
     return [tuple(s for k, s in enumerate(roots) if mask >> k & 1) for mask in bases]
 
 
@@ -47,8 +49,8 @@ class Provenance:
     def __init__(
         self, program: Program, registers: list[Array], memory: DeviceMemory, shared_bytes: int
     ) -> None:
-        if program.followed is None:
-            program.followed = followed(program)
+        if program.base_origins is None:
+            program.base_origins = base_origins(program)
         self._program, self._registers, self._memory = program, registers, memory
         self._shared_bytes = shared_bytes
         self._global: dict[int, list[Allocation]] = {}
@@ -69,8 +71,8 @@ class Provenance:
 
     def _allocations(self, site: int) -> list[Allocation]:
         program, allocations = self._program, []
-        assert program.followed is not None
-        for slot in program.followed[site]:
+        assert program.base_origins is not None
+        for slot in program.base_origins[site]:
             if slot in program.shared_roots:
                 continue
             origin = self._memory.find(int(self._registers[slot].view(U64)[0]))
@@ -101,8 +103,8 @@ class Provenance:
 
     def _ranges(self, site: int) -> Ranges:
         program, ranges = self._program, []
-        assert program.followed is not None
-        for slot in program.followed[site]:
+        assert program.base_origins is not None
+        for slot in program.base_origins[site]:
             if slot in program.shared_roots:
                 first, end = program.shared_roots[slot]
                 ranges.append((first, self._shared_bytes if end < 0 else end))

@@ -1,4 +1,7 @@
-"""Synchronization of lanes: barriers of the block, and instructions of a whole warp."""
+"""Synchronization of lanes: barriers of the block, and instructions of a whole warp.
+
+Tests: tests/ptxsim/test_ptx_flow.py.
+"""
 
 from __future__ import annotations
 
@@ -9,7 +12,7 @@ import numpy as np
 
 from ptxsim.faults import Fault
 from ptxsim.frame import Frame, merged
-from ptxsim.program import Barrier, Block
+from ptxsim.program import Barrier, BasicBlock
 from ptxsim.types import BOOL, U32, Array
 
 if TYPE_CHECKING:
@@ -18,13 +21,21 @@ if TYPE_CHECKING:
 
 @dataclass
 class _Arrival:
-    """Lanes of one block that have arrived at a barrier."""
+    """Lanes of one thread block that have arrived at a barrier.
 
-    block: Block
+    Attributes:
+        block: the basic block with the barrier.
+        gate: the barrier.
+        lanes: ids of the lanes.
+        expected: threads that take part; 0: all of the thread block.
+        values: for each lane the predicate of bar.red; None without a reduction.
+    """
+
+    block: BasicBlock
     gate: Barrier
     lanes: Array
-    expected: int  # threads; 0 for all of the block
-    values: Array | None  # of the predicate of bar.red
+    expected: int
+    values: Array | None
 
 
 class Barriers:
@@ -38,7 +49,7 @@ class Barriers:
         self.run = run
         self.waiting: dict[tuple[int, int], list[_Arrival]] = {}
 
-    def arrive(self, frame: Frame, block: Block, gate: Barrier) -> bool:
+    def arrive(self, frame: Frame, block: BasicBlock, gate: Barrier) -> bool:
         """Whether the whole frame may continue at once; if not, its lanes are parked or wait."""
         run = self.run
         simple = gate.waits and gate.expected is None and gate.reduction is None
@@ -61,17 +72,17 @@ class Barriers:
         frame.dissolve(block.live)
         keys = run.geometry.block_number[lanes] * 16 + numbers
         for key in np.unique(keys):
-            here = np.flatnonzero(keys == key)
+            arrived = np.flatnonzero(keys == key)
             arrival = _Arrival(
                 block,
                 gate,
-                lanes[here],
-                int(expected[here[0]]),
-                None if values is None else values[here],
+                lanes[arrived],
+                int(expected[arrived[0]]),
+                None if values is None else values[arrived],
             )
             self.waiting.setdefault((int(key) // 16, int(key) % 16), []).append(arrival)
             if not gate.waits:
-                run.park(block.number + 1, lanes[here])
+                run.park(block.number + 1, lanes[arrived])
         self.release()
         return False
 
@@ -90,16 +101,16 @@ class Barriers:
     def release(self) -> None:
         """Release the lanes of each complete barrier."""
         run = self.run
-        for (number, barrier), arrivals in list(self.waiting.items()):
+        for (block_index, barrier), arrivals in list(self.waiting.items()):
             came = sum(len(arrival.lanes) for arrival in arrivals)
             expected = max(arrival.expected for arrival in arrivals)
-            first = number * run.geometry.threads
+            first = block_index * run.geometry.threads
             of_block = slice(first, first + run.geometry.threads)
             if expected == 0 and came < int(np.count_nonzero(run.alive[of_block])):
                 continue
             if expected and came < expected:
                 continue
-            del self.waiting[number, barrier]
+            del self.waiting[block_index, barrier]
             try:
                 self._check_same(arrivals)
             except Fault as fault:
@@ -202,11 +213,11 @@ def meeting(frame: Frame, member: Array) -> Array | None:
     weight = np.uint32(1) << lane.astype(np.uint32)
     warps = geometry.blocks * geometry.warps
     warp = geometry.warp[lanes]
-    here = np.bincount(warp, weight, warps).astype(np.int64)
+    arrived = np.bincount(warp, weight, warps).astype(np.int64)
     alive = np.flatnonzero(run.alive)
     bits = np.left_shift(1, geometry.lane[alive])
     living = np.bincount(geometry.warp[alive], bits, warps).astype(np.int64)
-    absent = member.astype(np.int64) & living[warp] & ~here[warp]
+    absent = member.astype(np.int64) & living[warp] & ~arrived[warp]
     if not absent.any():
         return None
     missing = np.zeros(warps, bool)

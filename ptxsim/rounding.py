@@ -4,6 +4,8 @@ A float64 that was *rounded to odd* (where inexact, of the two neighbors the one
 bit) can be rounded again to a format of at most 51 bits as if it were exact: Boldo and Melquiond,
 "Emulation of FMA and correctly rounded sums: proved algorithms using rounding to odd", IEEE
 Transactions on Computers 57 (2008), theorem 2 and algorithm 5.
+
+Tests: tests/ptxsim/test_ptx_arithmetic.py.
 """
 
 from __future__ import annotations

@@ -1,4 +1,7 @@
-"""One instruction in its context: the slots of its operands."""
+"""One instruction in its context: the slots of its operands.
+
+Tests: tests/ptxsim/test_ptx_data.py, tests/ptxsim/test_ptx_flow.py.
+"""
 
 from __future__ import annotations
 
@@ -168,17 +171,21 @@ class Site:
         declared = self.scope.function.register_type(text)
         if declared is None:
             self.refuse(f"must set a register that is declared; got {text}")
-        held = TYPES[declared]
-        slot = self.decoder.register(self.scope, text, held)
+        register_dtype = TYPES[declared]
+        slot = self.decoder.register(self.scope, text, register_dtype)
         self.writes.append(slot)
-        if held.itemsize == dtype.itemsize and (held == BOOL) == (dtype == BOOL):
+        if register_dtype.itemsize == dtype.itemsize and (register_dtype == BOOL) == (
+            dtype == BOOL
+        ):
             return slot
-        if held.itemsize < dtype.itemsize:
+        if register_dtype.itemsize < dtype.itemsize:
             self.refuse(f"must set a register of {dtype.itemsize} bytes; {text} has fewer")
         narrow = self.temporary()
 
         def extend(frame: Frame) -> None:
-            frame.registers[slot] = resized(frame.registers[narrow], unsigned(held.itemsize))
+            frame.registers[slot] = resized(
+                frame.registers[narrow], unsigned(register_dtype.itemsize)
+            )
 
         self.after.append(extend)
         return narrow
@@ -206,11 +213,11 @@ class Site:
             self.refuse(f"must have an address of a known form; got {self.text(position)}")
         return self.source_of(match[1], U64), int(match[2] or "0", 0)
 
-    def _as_type(self, slot: int, held: np.dtype, requested: np.dtype) -> int:
+    def _as_type(self, slot: int, declared: np.dtype, requested: np.dtype) -> int:
         """The slot itself, or a temporary that is truncated or extended by zeros."""
-        if held.itemsize == requested.itemsize and (held == BOOL) == (requested == BOOL):
+        if declared.itemsize == requested.itemsize and (declared == BOOL) == (requested == BOOL):
             return slot
-        converted, bits = self.temporary(), unsigned(held.itemsize)
+        converted, bits = self.temporary(), unsigned(declared.itemsize)
 
         def convert(frame: Frame) -> None:
             values = frame.registers[slot]

@@ -1,4 +1,7 @@
-"""Slot allocation in the register file: registers, constants, parameters and addresses."""
+"""Slot allocation in the register file: registers, constants, parameters and addresses.
+
+Tests: tests/ptxsim/test_ptx_flow.py, tests/ptxsim/test_ptx_memory.py.
+"""
 
 from __future__ import annotations
 
@@ -7,7 +10,7 @@ from collections.abc import Hashable
 import numpy as np
 
 from ptxsim.geometry import geometry
-from ptxsim.program import Program
+from ptxsim.program import ParameterElement, Program, SymbolAddress
 from ptxsim.site import Scope
 from ptxsim.syntax import Module
 from ptxsim.types import BOOL, U32, unsigned
@@ -17,12 +20,21 @@ _OF_THE_LAUNCH = ("%dynamic_smem_size", "%total_smem_size", "WARP_SZ")
 
 
 class Slots:
-    """The register file and the memory of a kernel while it is decoded."""
+    """The register file and the memory of a kernel while it is decoded.
+
+    Equal requests give equal slots, and requests in the same order give the same slots: a kernel
+    is decoded twice if some registers may be unset (decode.py).
+
+    Attributes:
+        module: the parsed module.
+        entry: the kernel.
+        program: the result, which methods fill in.
+    """
 
     def __init__(self, module: Module, name: str) -> None:
         self.module = module
         self.entry = module.functions[name]
-        self.program = Program(name, most_threads=self.entry.most_threads)
+        self.program = Program(name, max_threads=self.entry.max_threads)
         self.program.variables = module.variables
         self._slots: dict[Hashable, int] = {}
         self._shared: dict[str, tuple[int, int]] = {}  # first byte, exclusive end
@@ -65,9 +77,9 @@ class Slots:
     def slot(self, key: Hashable, dtype: np.dtype) -> int:
         """The slot of a key; a new one holds zeros."""
         if key not in self._slots:
-            self._slots[key] = len(self.program.template)
+            self._slots[key] = len(self.program.initial_values)
             held = dtype if dtype == BOOL else unsigned(dtype.itemsize)
-            self.program.template.append(np.zeros(1, held))
+            self.program.initial_values.append(np.zeros(1, held))
         return self._slots[key]
 
     def register(self, scope: Scope, name: str, dtype: np.dtype) -> int:
@@ -80,7 +92,7 @@ class Slots:
         exists = key in self._slots
         slot = self.slot(key, value.dtype)
         if not exists:
-            self.program.template[slot] = value
+            self.program.initial_values[slot] = value
         return slot
 
     def special(self, name: str) -> tuple[int | None, np.dtype]:
@@ -110,13 +122,13 @@ class Slots:
         exists = key in self._slots
         slot = self.slot(key, dtype)
         if not exists:
-            self.program.symbols.append((slot, name, offset, dtype))
+            self.program.symbols.append(SymbolAddress(slot, name, offset, dtype))
         return slot
 
     def _shared_symbol(self, name: str, offset: int, dtype: np.dtype) -> int:
         """The slot of a shared variable's address, never shared with a constant."""
         slot, (first, end) = self.slot(("shared", name, offset, dtype), dtype), self._shared[name]
-        self.program.template[slot] = np.array([first + offset]).astype(dtype)
+        self.program.initial_values[slot] = np.array([first + offset]).astype(dtype)
         self.program.shared_roots[slot] = first, end
         return slot
 
@@ -128,7 +140,7 @@ class Slots:
             slot = self.slot(key, dtype)
             if not exists:
                 byte = self._parameter_offsets[name] + offset
-                self.program.parameters.append((slot, byte, dtype))
+                self.program.parameters.append(ParameterElement(slot, byte, dtype))
             return slot
         return self.slot(("parameter", scope.parameter(name), offset, dtype.itemsize), dtype)
 

@@ -1,4 +1,7 @@
-"""Parsed PTX as data: modules, functions, variables, instructions."""
+"""Parsed PTX as data: modules, functions, variables, instructions.
+
+Tests: tests/ptxsim/test_ptx_flow.py.
+"""
 
 from __future__ import annotations
 
@@ -12,13 +15,14 @@ class Instruction:
     """``@guard opcode.modifiers operands;``
 
     Attributes:
-        opcode: the first component of the name.
-        modifiers: the other components.
-        operands: the operands' texts; ``{a, b}`` and ``[a+4]`` are one each.
-        guard: the predicate register, or empty.
+        opcode: the first component of the name: "ld" of ``ld.global.v2.f32``.
+        modifiers: the other components, without dots: state space, types, rounding, scope.
+        operands: the operands' texts without spaces; ``{a,b}`` and ``[a+4]`` are one each. The
+            destination comes first.
+        guard: the name of the guard predicate, a register; "" for none.
         negated: whether the guard is ``@!p``.
-        text: the whole instruction.
-        source: file and line.
+        text: the whole instruction with its guard, for messages.
+        source: "file:line" of the kernel's source, or the line of the PTX.
     """
 
     opcode: str
@@ -40,7 +44,7 @@ class Instruction:
 
 @dataclass(frozen=True)
 class Label:
-    """A branch target."""
+    """A branch target; ``name`` is its name in the function."""
 
     name: str
 
@@ -50,9 +54,12 @@ class Variable:
     """A named variable in memory.
 
     Attributes:
-        space: shared, local, const, global or param.
-        count: elements; 0 for an array with a size from the launch.
-        values: the initial elements as texts, ``[]`` where there are none.
+        name: unique in its module or function; the parser renames those of inner scopes.
+        space: the state space: shared, local, const, global or param.
+        dtype: the type of an element, a key of ``TYPES``.
+        count: elements; 0 for an array with a size from the launch (``.extern .shared``).
+        align: alignment in bytes.
+        values: the initializers as texts; elements after them are zero.
     """
 
     name: str
@@ -70,27 +77,47 @@ class Variable:
 
 @dataclass
 class Function:
-    """An entry or a device function in the text."""
+    """An entry (kernel) or a device function; the parser fills in the fields with defaults.
+
+    Attributes:
+        name: the function's name.
+        is_entry: whether it is a kernel (``.entry``) rather than a ``.func``.
+        parameters: the formal parameters, in order, with state space param.
+        results: the return parameters of a ``.func``.
+        max_threads: most threads of a thread block, by ``.maxntid`` or ``.reqntid``; 0 for any.
+        registers: the type of each declared register, by its name with ``%``.
+        register_families: the type of parameterized names, by their prefix: ``.reg .b32 %r<9>``
+            is ``{"%r": "b32"}``.
+        variables: shared, local and param variables that the body declares, by name.
+        branch_tables: labels of each ``.branchtargets``, by the name of the table.
+        body: instructions and labels in order.
+    """
 
     name: str
     is_entry: bool
     parameters: list[Variable]
     results: list[Variable]
-    most_threads: int = 0
+    max_threads: int = 0
     registers: dict[str, str] = field(default_factory=dict)
-    families: dict[str, str] = field(default_factory=dict)
+    register_families: dict[str, str] = field(default_factory=dict)
     variables: dict[str, Variable] = field(default_factory=dict)
-    targets: dict[str, tuple[str, ...]] = field(default_factory=dict)
+    branch_tables: dict[str, tuple[str, ...]] = field(default_factory=dict)
     body: list[Instruction | Label] = field(default_factory=list)
 
     def register_type(self, name: str) -> str | None:
         """The declared type of a register, or None."""
-        return self.registers.get(name) or self.families.get(name.rstrip("0123456789"))
+        return self.registers.get(name) or self.register_families.get(name.rstrip("0123456789"))
 
 
 @dataclass
 class Module:
-    """A parsed text."""
+    """A parsed text.
+
+    Attributes:
+        functions: functions with a body, by name.
+        variables: variables of the module, by name.
+        files: paths of ``.file`` directives, by their index as text.
+    """
 
     functions: dict[str, Function] = field(default_factory=dict)
     variables: dict[str, Variable] = field(default_factory=dict)

@@ -3,6 +3,8 @@
 A register is an array of bits: its array may have any dtype of the register's width, and an
 instruction views it as its own type. Packed pairs (``f16x2``) are 32-bit integers, and instructions
 on them view them as two values.
+
+Tests: tests/ptxsim/test_ptx_data.py, tests/ptxsim/test_ptx_memory.py.
 """
 
 from __future__ import annotations

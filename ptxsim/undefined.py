@@ -5,6 +5,8 @@ whether the quotient is needed: the index of a loop's first iteration before the
 Such a number must not be used: as an address, in memory, to choose a branch, by other lanes. It may
 be computed with, and a ``selp`` may take the other value. Blocks of code that divide, and all
 others while some lane holds such a value, are tracked; no others pay for it.
+
+Tests: tests/ptxsim/test_ptx_arithmetic.py.
 """
 
 from __future__ import annotations
@@ -79,14 +81,14 @@ class Undefined:
             bad = bad & active
         if effect.uses:
             self._refuse(frame, bad)
-        numbers = frame.lane_ids()
+        lane_ids = frame.lane_ids()
         for slot in effect.writes:
             mask = self.lanes.get(slot)
             if mask is None:
                 if not bad.any():
                     continue
                 mask = self.lanes[slot] = np.zeros(self._count, bool)
-            mask[numbers] = bad if active is None else np.where(active, bad, mask[numbers])
+            mask[lane_ids] = bad if active is None else np.where(active, bad, mask[lane_ids])
             if not mask.any():
                 del self.lanes[slot]
 

@@ -1,4 +1,7 @@
-"""Video instructions: arithmetic on bytes and halves of a register, in 33 bits or more."""
+"""Video instructions: arithmetic on bytes and halves of a register, in 33 bits or more.
+
+Tests: tests/ptxsim/test_ptx_data.py.
+"""
 
 from __future__ import annotations
 

@@ -1,4 +1,7 @@
-"""Warp-collective instructions: shuffles, votes, matches, reductions."""
+"""Warp-collective instructions: shuffles, votes, matches, reductions.
+
+Tests: tests/ptxsim/test_ptx_flow.py.
+"""
 
 from __future__ import annotations
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import json
 import sys
 
@@ -126,6 +127,24 @@ def test_reading_needs_a_sharding(tmp_path):
     spec = serialization.get_tensorstore_spec(tmp_path / "x")
     with pytest.raises(TypeError, match=r"\[async_deserialize\] the type must be a Sharding"):
         serialization.run_deserialization([3], [spec])
+
+
+@needs_tensorstore
+def test_a_read_that_fails_returns_its_bytes(tmp_path, here):
+    """Others of the same limit wait for them."""
+    spec = tensorstore_impl.get_tensorstore_spec(tmp_path / "x", ocdbt=False)
+    serialization.run_serialization([jnp.arange(4, dtype=jnp.int32)], [spec])
+    for chunk in tmp_path.glob("x/c/*"):
+        chunk.write_bytes(b"not four integers")
+
+    async def read_twice():
+        limiter = tensorstore_impl._LimitInFlightBytes(16)
+        for _ in range(2):
+            with pytest.raises(ValueError, match="Error reading local file"):
+                read = tensorstore_impl.async_deserialize(here, spec, byte_limiter=limiter)
+                await asyncio.wait_for(read, 30)
+
+    asyncio.run(read_twice())
 
 
 def test_without_tensorstore(monkeypatch, tmp_path, here):

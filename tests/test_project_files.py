@@ -1,5 +1,10 @@
-"""Files around the package: metadata, citation, containers, and the cost of the pytest plugin."""
+"""Files around the package: metadata, citation, containers, and the cost of the pytest plugin.
 
+Each module of the package says which tests cover it.
+"""
+
+import ast
+import re
 import subprocess
 import sys
 import tomllib
@@ -9,6 +14,9 @@ from gpuflow.version import __version__
 
 ROOT = Path(__file__).resolve().parents[1]
 PLUGIN_SECONDS = 0.02
+# The end of a module's docstring: the test files that fail if its code breaks, the closest first.
+TESTS = re.compile(r"(?:^|\n\n)Tests: (tests/\S+\.py(?:,\s+tests/\S+\.py)*)\.\Z")
+CODE = (ast.FunctionDef, ast.AsyncFunctionDef, ast.ClassDef)
 
 
 def text_of(name):
@@ -105,3 +113,46 @@ def test_the_readme_is_short_and_its_first_screen_has_the_status():
     assert "not released" in screen and "measured on a GPU yet" in screen
     pictures = [line for line in lines if line.startswith("![")]
     assert len(pictures) == 1 and lines.index(pictures[0]) < 12
+
+
+def complaint_about_tests(source):
+    """The tests that a module lacks; empty if it defines no function and no class."""
+    tree = ast.parse(source)
+    found = TESTS.search(ast.get_docstring(tree) or "")
+    if found is None:
+        has_code = any(isinstance(node, CODE) for node in ast.walk(tree))
+        return "no tests" if has_code else ""
+    gone = [name for name in re.split(r",\s+", found[1]) if not (ROOT / name).is_file()]
+    return f"no file {', '.join(gone)}" if gone else ""
+
+
+def test_modules_name_their_tests():
+    """Modules without a function or class need no such line: they only re-export, or are data."""
+    paths = [
+        path
+        for folder in ("gpuflow", "kernels", "ptxsim")
+        for path in (ROOT / folder).rglob("*.py")
+    ]
+    assert len(paths) > 800
+    found = [
+        f"{path.relative_to(ROOT)}: {complaint}"
+        for path in sorted(paths)
+        if (complaint := complaint_about_tests(path.read_text(encoding="utf-8")))
+    ]
+    assert not found, (
+        "\n".join(found) + "\nFix: end the module's docstring with a paragraph such as "
+        "`Tests: tests/kir/test_argmax.py.`, the one to three files that fail if its code breaks"
+    )
+
+
+def test_complaints_about_tests():
+    here, code = "Tests: tests/test_layers.py", "def f():\n    pass\n"
+    assert not complaint_about_tests("from a import b\n__all__ = ['b']\n")
+    assert complaint_about_tests(code) == "no tests"
+    assert complaint_about_tests(f'"""Sums.\n\nTests: none.\n"""\n{code}') == "no tests"
+    assert complaint_about_tests(f'"""Sums.\n{here}.\n"""\n{code}') == "no tests"
+    assert complaint_about_tests(f'"""Sums.\n\n{here}.\n\nMore.\n"""\n{code}') == "no tests"
+    assert not complaint_about_tests(f'"""Sums.\n\n{here}.\n"""\n{code}')
+    assert not complaint_about_tests(f'"""Sums.\n\n{here},\ntests/test_docs.py.\n"""\n{code}')
+    gone = f'"""Sums.\n\n{here}, tests/test_gone.py.\n"""\n'
+    assert complaint_about_tests(gone) == "no file tests/test_gone.py"

@@ -135,6 +135,13 @@ def test_results_are_not_torn(sources):
                 assert returned.description.split() == result[1].split(), name
 
 
+def test_tests_of_modules_are_not_shown(sources):
+    module = SimpleNamespace(__doc__="Sums.\n\nOf arrays.\n\nTests: tests/a.py,\ntests/b.py.\n")
+    assert ast.literal_eval(sources.docstring_of(module, "").strip()) == "Sums.\n\nOf arrays."
+    for module in sources.namespaces():
+        assert "Tests: tests/" not in sources.module_source(module), module.__name__
+
+
 def test_defaults_that_are_no_python_are_dots(sources):
     def f(x: int, mode=sources, *, n: float = 2.0) -> list[int]:
         r"""Has a backslash \n and quotes \"""."""

@@ -1,4 +1,7 @@
-"""gf.kernel.block: a function of one block, which computes a tile of the results, run for each."""
+"""gf.kernel.block: a function of one block, which computes a tile of the results, run for each.
+
+Tests: tests/test_block_kernels.py.
+"""
 
 from __future__ import annotations
 
@@ -241,8 +244,8 @@ class BlockKernel:
         """The parameters that calls with such arguments take, those of ``autotune`` included."""
         return dict(self._parameters(args, parameters))
 
-    def _parameters(self, args: tuple[Any, ...], given: Mapping[str, Any]) -> Parameters:
-        for name, value in given.items():
+    def _parameters(self, args: tuple[Any, ...], named: Mapping[str, Any]) -> Parameters:
+        for name, value in named.items():
             check(
                 isinstance(value, int | float | bool | str | np.generic | None),
                 lambda name=name, value=value: (
@@ -251,20 +254,20 @@ class BlockKernel:
                     "position."
                 ),
             )
-        requested = tuple(sorted(given.items()))
+        requested = tuple(sorted(named.items()))
         candidates = [
-            tuple(sorted({**dict(candidate), **given}.items()))
+            tuple(sorted({**dict(candidate), **named}.items()))
             for candidate in self._autotune
-            if all(given.get(name, value) == value for name, value in candidate)
+            if all(named.get(name, value) == value for name, value in candidate)
         ]
         if len(set(candidates)) < 2:
             return candidates[0] if candidates else requested
         leaves, in_tree = tree.flatten(args)
-        kinds = tuple([aval_of(leaf) for leaf in leaves])
-        key = (requested, kinds, in_tree, default_device().platform)
+        avals = tuple([aval_of(leaf) for leaf in leaves])
+        key = (requested, avals, in_tree, default_device().platform)
         if key not in self._selected:
             ordered = list(dict.fromkeys(candidates))
-            self._selected[key] = fastest(self.__name__, self._jitted, ordered, kinds, in_tree)
+            self._selected[key] = fastest(self.__name__, self._jitted, ordered, avals, in_tree)
         return self._selected[key]
 
     def _bind(self, parameters: Parameters, *args: Any) -> Any:

@@ -1,4 +1,7 @@
-"""Autotuning of block kernels: measure the candidates once, and cache the fastest."""
+"""Autotuning of block kernels: measure the candidates once, and cache the fastest.
+
+Tests: tests/test_block_kernels.py, tests/targets/cuda/test_block_kernels_on_gpu.py.
+"""
 
 from __future__ import annotations
 

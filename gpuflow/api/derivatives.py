@@ -1,4 +1,7 @@
-"""Differentiation over pytrees: argument handling for jvp, vjp, grad and the Jacobians."""
+"""Differentiation over pytrees: argument handling for jvp, vjp, grad and the Jacobians.
+
+Tests: tests/test_api_errors.py, tests/control/test_custom_vjp.py.
+"""
 
 from __future__ import annotations
 
@@ -74,22 +77,22 @@ def _without_tangent(value: Any) -> Any:
 def _check_tangents(
     avals: Sequence[ShapedArray],
     tangents: Sequence[Any],
-    what: str,
+    op: str,
     treedef: tree.TreeDef,
     dtype_error: type[Exception] = ValueError,
 ) -> None:
     """Refuse tangents that do not match; ``treedef`` is the tree of both, to name their leaves."""
-    kind = "cotangents" if what == "vjp" else "tangents"
+    kind = "cotangents" if op == "vjp" else "tangents"
     for index, (aval, tangent) in enumerate(safe_zip(avals, tangents)):
-        _check_value(tangent, index, treedef, what, kind)
+        _check_value(tangent, index, treedef, op, kind)
         want, got = aval.tangent(), aval_of(tangent)
         # Python floats are weak and take any float dtype.
         yields = got.weak_type and got.dtype.kind == "f" and dtypes.is_floating(want.dtype)
         # Integer outputs have no cotangents: integers given for them are ignored.
-        yields |= what == "vjp" and want.dtype == dtypes.float0 and got.dtype == aval.dtype
+        yields |= op == "vjp" and want.dtype == dtypes.float0 and got.dtype == aval.dtype
         if got.shape != want.shape or (got.dtype != want.dtype and not yields):
             raise (ValueError if got.shape != want.shape else dtype_error)(
-                f"[{what}] {kind} must have the tangent type of their values, {want} for "
+                f"[{op}] {kind} must have the tangent type of their values, {want} for "
                 f"{aval}; got {got}{_at(index, treedef)}. Fix: make the "
                 f"{kind[:-1]} with dtype "
                 f"{_dtype_text(want.dtype)} and shape {want.shape}."
@@ -102,25 +105,25 @@ def _at(index: int, treedef: tree.TreeDef) -> str:
     return f" at {path}" if path else ""
 
 
-def _check_value(value: Any, index: int, treedef: tree.TreeDef, what: str, name: str) -> None:
+def _check_value(value: Any, index: int, treedef: tree.TreeDef, op: str, role: str) -> None:
     if not is_value(value):
         if type(value) is Ref:
             raise TypeError(
-                f"[{what}] {name} must be arrays, numbers or trees of them; got {value.aval}, a "
+                f"[{op}] {role} must be arrays, numbers or trees of them; got {value.aval}, a "
                 f"ref{_at(index, treedef)}. Fix: differentiate with respect to its value, "
                 "ref[...]."
             )
         raise TypeError(
-            f"[{what}] {name} must be arrays, numbers or trees of them; got {brief(value)}"
+            f"[{op}] {role} must be arrays, numbers or trees of them; got {brief(value)}"
             f"{_at(index, treedef)}. Fix: {fix_for(value, 'close over it')}."
         )
 
 
-def _flatten_primals(fun: Any, primals: Any, what: str) -> tuple[list[Any], tree.TreeDef]:
-    check_callable(fun, what)
+def _flatten_primals(fun: Any, primals: Any, op: str) -> tuple[list[Any], tree.TreeDef]:
+    check_callable(fun, op)
     leaves, in_tree = tree.flatten(tuple(primals))
     for index, leaf in enumerate(leaves):
-        _check_value(leaf, index, in_tree, what, "arguments")
+        _check_value(leaf, index, in_tree, op, "arguments")
     return leaves, in_tree
 
 
@@ -396,41 +399,41 @@ tree.register_node(VJP, VJP.flattened, VJP.restored)
 
 
 def _argnums(
-    argnums: int | tuple[int, ...], count: int, what: str, missing: type[Exception] = TypeError
+    argnums: int | tuple[int, ...], count: int, op: str, missing_error: type[Exception] = TypeError
 ) -> tuple[int, ...]:
     requested = argnums if isinstance(argnums, tuple) else (argnums,)
     if not requested:
-        raise ValueError(f"[{what}] argnums must name an argument; got none. Fix: argnums=0.")
+        raise ValueError(f"[{op}] argnums must name an argument; got none. Fix: argnums=0.")
     for position in requested:
         if not -count <= position < count:
             # JAX's classes: a TypeError where a larger call would do, but for Jacobians.
-            raise (ValueError if position < 0 else missing)(
-                f"[{what}] argnums must name positional arguments; got {argnums} for a call with "
+            raise (ValueError if position < 0 else missing_error)(
+                f"[{op}] argnums must name positional arguments; got {argnums} for a call with "
                 f"{count}. Fix: pass the argument by position, or change argnums."
             )
     positions = tuple(position % count for position in requested)
     if len(set(positions)) < len(positions):
         raise TypeError(
-            f"[{what}] argnums must name each argument once; got {argnums} for a call with "
+            f"[{op}] argnums must name each argument once; got {argnums} for a call with "
             f"{count}. Fix: leave one out."
         )
     return positions
 
 
-def _check_grad_input(leaf: Any, what: str, holomorphic: bool, allow_int: bool) -> None:
+def _check_grad_input(leaf: Any, op: str, holomorphic: bool, allow_int: bool) -> None:
     aval = aval_of(leaf)
     if holomorphic and not dtypes.is_complex(aval.dtype):
         raise TypeError(
-            f"[{what}] holomorphic=True needs complex inputs; got {aval}. "
+            f"[{op}] holomorphic=True needs complex inputs; got {aval}. "
             "Fix: convert with .astype(complex), or drop holomorphic."
         )
     if not holomorphic and dtypes.is_extended(aval.dtype) and not allow_int:
-        raise TypeError(f"[{what}] inputs must be real floats; got {aval}. Fix: use argnums.")
+        raise TypeError(f"[{op}] inputs must be real floats; got {aval}. Fix: use argnums.")
     if holomorphic or dtypes.is_extended(aval.dtype) or dtypes.is_inexact(aval.dtype):
         return
     if not allow_int:
         raise TypeError(
-            f"[{what}] inputs must be floats or complex; got {aval}. Fix: differentiate other "
+            f"[{op}] inputs must be floats or complex; got {aval}. Fix: differentiate other "
             "arguments with argnums, convert with x.astype(float), or pass allow_int=True."
         )
 
@@ -441,18 +444,26 @@ def select_arguments(
     kwargs: dict[str, Any],
     argnums: int | tuple[int, ...],
     has_aux: bool,
-    what: str,
-    kinds: tuple[bool, bool],
-    missing: type[Exception] = TypeError,
+    op: str,
+    *,
+    holomorphic: bool,
+    allow_int: bool,
+    missing_error: type[Exception] = TypeError,
 ) -> tuple[FlatFunction, list[Any], tree.TreeDef]:
     """``fun`` as a flat function of the selected arguments, their leaves, and their tree.
 
     Args:
-        what: the name of the transformation, for errors.
-        kinds: whether inputs are complex (holomorphic), and whether integers are allowed.
-        missing: the error for the index of an argument that the call does not have.
+        fun: the user's function.
+        args: positional arguments of the call; only those in ``argnums`` may be differentiated.
+        kwargs: keyword arguments of the call, which are passed on.
+        argnums: indices of the selected arguments; negative ones count from the end.
+        has_aux: whether ``fun`` returns a pair, whose second item is not differentiated.
+        op: the name of the transformation with that of the function, for errors: "grad of f".
+        holomorphic: whether the selected arguments must be complex.
+        allow_int: whether they may be integers.
+        missing_error: the class of the error for an index that no argument has.
     """
-    positions = _argnums(argnums, len(args), what, missing)
+    positions = _argnums(argnums, len(args), op, missing_error)
 
     def partial_fun(*selected: Any) -> Any:
         full_args = list(args)
@@ -462,17 +473,17 @@ def select_arguments(
 
     leaves, in_tree = tree.flatten(tuple(args[position] for position in positions))
     for position, leaf in enumerate(leaves):
-        _check_value(leaf, position, in_tree, what, "arguments")
-        _check_grad_input(leaf, what, *kinds)
+        _check_value(leaf, position, in_tree, op, "arguments")
+        _check_grad_input(leaf, op, holomorphic, allow_int)
     return FlatFunction(partial_fun, in_tree, has_aux), leaves, in_tree
 
 
-def _check_scalar_output(flat: FlatFunction, outs: list[Any], what: str, holomorphic: bool) -> None:
+def _check_scalar_output(flat: FlatFunction, outs: list[Any], op: str, holomorphic: bool) -> None:
     if not flat.out_tree.is_leaf() or aval_of(outs[0]).shape != ():
         types = ", ".join(str(aval_of(out)) for out in outs) or "nothing"
         types += "" if flat.out_tree.is_leaf() else f" in {tree.text(flat.out_tree)}"
         raise TypeError(
-            f"[{what}] the function must return one scalar; got {types}. "
+            f"[{op}] the function must return one scalar; got {types}. "
             "Fix: sum or average the output, or use vjp or jacrev."
         )
     aval = aval_of(outs[0])
@@ -480,7 +491,7 @@ def _check_scalar_output(flat: FlatFunction, outs: list[Any], what: str, holomor
     if not is_supported(aval.dtype):
         kind = "complex" if holomorphic else "a real float"
         raise TypeError(
-            f"[{what}] the output must be {kind}; got {aval}. Fix: "
+            f"[{op}] the output must be {kind}; got {aval}. Fix: "
             f"{'use holomorphic=False' if holomorphic else 'return a float, or holomorphic=True'}."
         )
 
@@ -522,11 +533,12 @@ def value_and_grad(
     name = getattr(fun, "__name__", "the function")
 
     def value_and_grad_f(*args: Any, **kwargs: Any) -> Any:
-        what = f"grad of {name}"
-        kinds = (holomorphic, allow_int)
-        flat, leaves, in_tree = select_arguments(fun, args, kwargs, positions, has_aux, what, kinds)
+        op = f"grad of {name}"
+        flat, leaves, in_tree = select_arguments(
+            fun, args, kwargs, positions, has_aux, op, holomorphic=holomorphic, allow_int=allow_int
+        )
         outs, pullback = _pullback(flat, leaves)
-        _check_scalar_output(flat, outs, what, holomorphic)
+        _check_scalar_output(flat, outs, op, holomorphic)
         aval = aval_of(outs[0])
         one = vary_along(ones_of(aval), aval.mat.varying)
         grads = tree.unflatten(in_tree, pullback([one]))
@@ -579,8 +591,8 @@ def grad(
     return _named(grad_f, fun, "grad")
 
 
-def _named(wrapper: Callable[..., Any], fun: Callable[..., Any], what: str) -> Any:
+def _named(wrapper: Callable[..., Any], fun: Callable[..., Any], title: str) -> Any:
     with suppress(AttributeError, TypeError):  # no name, or one that is no string
         functools.update_wrapper(wrapper, fun)
-    wrapper.__doc__ = f"{what} of {getattr(fun, '__name__', 'a function')}.\n\n{fun.__doc__ or ''}"
+    wrapper.__doc__ = f"{title} of {getattr(fun, '__name__', 'a function')}.\n\n{fun.__doc__ or ''}"
     return wrapper

@@ -1,4 +1,7 @@
-"""The user API of devices and processes, and transfers of arrays."""
+"""The user API of devices and processes, and transfers of arrays.
+
+Tests: tests/runtime/test_devices.py, tests/test_api_config.py.
+"""
 
 from __future__ import annotations
 

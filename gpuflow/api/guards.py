@@ -2,6 +2,8 @@
 
 They accept the values of JAX's guards, so that programs run unchanged, and each documents why it
 has no effect. ``make_user_context`` is an exception.
+
+Tests: tests/test_surface_modules.py.
 """
 
 from __future__ import annotations

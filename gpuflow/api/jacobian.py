@@ -1,4 +1,7 @@
-"""Jacobians and Hessians over pytrees: one batched pass over a standard basis."""
+"""Jacobians and Hessians over pytrees: one batched pass over a standard basis.
+
+Tests: tests/transforms/test_derivative_examples.py, tests/control/test_custom_vjp.py.
+"""
 
 from __future__ import annotations
 
@@ -75,22 +78,22 @@ def _tangent_array(tangent: Any, out: Any) -> Any:
     return zeros_of(aval_of(out)) if is_integer else instantiate(tangent)
 
 
-def _check_outputs(outs: Sequence[Any], what: str, holomorphic: bool) -> None:
+def _check_outputs(outs: Sequence[Any], op: str, holomorphic: bool) -> None:
     for out in outs:
         aval = aval_of(out)
         is_supported = dtypes.is_complex if holomorphic else dtypes.is_floating
         if not is_supported(aval.dtype):
             raise TypeError(
-                f"[{what}] outputs must be {'complex' if holomorphic else 'real floats'}; "
+                f"[{op}] outputs must be {'complex' if holomorphic else 'real floats'}; "
                 f"got {aval}. Fix: return floats, or set holomorphic={not holomorphic}."
             )
 
 
-def _check_real_inputs(avals: Sequence[ShapedArray], what: str, holomorphic: bool) -> None:
+def _check_real_inputs(avals: Sequence[ShapedArray], op: str, holomorphic: bool) -> None:
     for aval in avals:
         if dtypes.is_complex(aval.dtype) and not holomorphic:
             raise TypeError(
-                f"[{what}] inputs must be real floats; got {aval}. "
+                f"[{op}] inputs must be real floats; got {aval}. "
                 "Fix: set holomorphic=True, or use jacrev."
             )
 
@@ -130,15 +133,22 @@ def jacfwd(
     """
     check_callable(fun, "jacfwd")
     positions = as_argnums("jacfwd", "argnums", argnums)
-    what = f"jacfwd of {getattr(fun, '__name__', 'the function')}"
+    op = f"jacfwd of {getattr(fun, '__name__', 'the function')}"
 
     def jacfwd_f(*args: Any, **kwargs: Any) -> Any:
-        kinds = (holomorphic, False)
         flat, leaves, in_tree = select_arguments(
-            fun, args, kwargs, positions, has_aux, what, kinds, ValueError
+            fun,
+            args,
+            kwargs,
+            positions,
+            has_aux,
+            op,
+            holomorphic=holomorphic,
+            allow_int=False,
+            missing_error=ValueError,
         )
         avals = [aval_of(leaf) for leaf in leaves]
-        _check_real_inputs(avals, what, holomorphic)
+        _check_real_inputs(avals, op, holomorphic)
         basis, total = _basis(avals)
         outs: list[Any] = []
 
@@ -149,7 +159,7 @@ def jacfwd(
 
         columns, dims = batch_flat(push, AxisData(None, total), basis, [0] * len(basis))
         if holomorphic:
-            _check_outputs(columns, what, holomorphic)
+            _check_outputs(columns, op, holomorphic)
         rows = []
         for column, dim, out in safe_zip(columns, dims, outs):
             leading = batch_to_dim(column, dim, 0, total)
@@ -212,15 +222,22 @@ def jacrev(
     """
     check_callable(fun, "jacrev")
     positions = as_argnums("jacrev", "argnums", argnums)
-    what = f"jacrev of {getattr(fun, '__name__', 'the function')}"
+    op = f"jacrev of {getattr(fun, '__name__', 'the function')}"
 
     def jacrev_f(*args: Any, **kwargs: Any) -> Any:
-        kinds = (holomorphic, allow_int)
         flat, leaves, in_tree = select_arguments(
-            fun, args, kwargs, positions, has_aux, what, kinds, ValueError
+            fun,
+            args,
+            kwargs,
+            positions,
+            has_aux,
+            op,
+            holomorphic=holomorphic,
+            allow_int=allow_int,
+            missing_error=ValueError,
         )
         outs, pullback = _pullback(flat, leaves)
-        _check_outputs(outs, what, holomorphic)
+        _check_outputs(outs, op, holomorphic)
         out_avals = [aval_of(out) for out in outs]
         basis, total = _basis(out_avals)
         axis = AxisData(None, total)

@@ -1,4 +1,7 @@
-"""gf.kernel: a function of one index, run for each index of a grid in one kernel."""
+"""gf.kernel: a function of one index, run for each index of a grid in one kernel.
+
+Tests: tests/control/test_kernel.py.
+"""
 
 from __future__ import annotations
 

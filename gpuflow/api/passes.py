@@ -1,4 +1,7 @@
-"""The two passes of reverse mode as two functions, each compiled once."""
+"""The two passes of reverse mode as two functions, each compiled once.
+
+Tests: tests/transforms/test_passes.py.
+"""
 
 from __future__ import annotations
 

@@ -1,4 +1,7 @@
-"""Information about this process: live arrays, versions, processes."""
+"""Information about this process: live arrays, versions, processes.
+
+Tests: tests/test_surface_modules.py.
+"""
 
 from __future__ import annotations
 

@@ -1,4 +1,7 @@
-"""The transformations as users call them: jit, make_jaxpr, explain. (vmap is in api/vmap.py.)"""
+"""The transformations as users call them: jit, make_jaxpr, explain. (vmap is in api/vmap.py.)
+
+Tests: tests/control/test_jit_options.py, tests/test_api_errors.py.
+"""
 
 from __future__ import annotations
 
@@ -10,6 +13,7 @@ from gpuflow.api.derivatives import _named
 from gpuflow.base import dtypes, tree
 from gpuflow.base.arguments import as_argnums
 from gpuflow.base.config import config, extend_axes
+from gpuflow.base.errors import check
 from gpuflow.base.lazy import LazyModule
 from gpuflow.control import shared_traces
 from gpuflow.control.composite import forget_composites
@@ -21,19 +25,22 @@ from gpuflow.control.stages import check_compiler_options, struct_of
 from gpuflow.core.argument_kinds import explained
 from gpuflow.core.aval import ShapedArray, aval_of, is_value
 from gpuflow.core.jaxpr import ClosedJaxpr
+from gpuflow.core.mesh import AbstractMesh, Mesh
 from gpuflow.core.ref_programs import record_program
 from gpuflow.core.refs import AbstractRef, Ref, values_of
 from gpuflow.core.trace import ConcreteTrace, current_trace, thread_state
+from gpuflow.explaining.topology import Topology
 from gpuflow.runtime.device import Device
 
 if TYPE_CHECKING:
     from gpuflow.compiler.planning import symbolic_program
-    from gpuflow.explaining import explanation, measuring
+    from gpuflow.explaining import explanation, measuring, mesh_explanation
     from gpuflow.explaining.explanation import Explanation
 else:
     symbolic_program = LazyModule("gpuflow.compiler.planning.symbolic_program")
     explanation = LazyModule("gpuflow.explaining.explanation")
     measuring = LazyModule("gpuflow.explaining.measuring")
+    mesh_explanation = LazyModule("gpuflow.explaining.mesh_explanation")
 
 _P = ParamSpec("_P")
 _T = TypeVar("_T")
@@ -322,6 +329,8 @@ def explain(
     platform: str | None = None,
     top: int | None = 10,
     measure: bool = False,
+    mesh: Mesh | AbstractMesh | None = None,
+    topology: Topology | None = None,
     **kwargs: Any,
 ) -> Explanation:
     """Explain how ``fun(*args, **kwargs)`` runs as a compiled program.
@@ -344,13 +353,20 @@ def explain(
         measure: whether to run the program several times, with all its effects, to measure its
             steps. ShapeDtypeStructs become zeros, and donated arguments are copied. Otherwise
             nothing runs, and times are predicted from bytes and operations.
+        mesh: axes whose devices need not exist. The plan is then that of one device of the mesh:
+            collectives, memory, and a timeline; see docs/many_devices.md. By default the mesh of
+            sharded arguments; if they have none, the program runs on one device.
+        topology: links and rates of the mesh's devices, for predicted times.
 
     Returns:
         Explanation: print it, inspect its ``steps``, or write a page with ``.to_html("f.html")``.
+        For a mesh a MeshExplanation, with ``collectives``, ``bytes_sent(axis)``, ``peak_bytes``,
+        ``exposed_seconds``, ``timeline``, ``diff(other)`` and more.
 
     Raises:
-        ValueError: if the stage or platform is unknown, the stage needs a device, or a program with
-            refs is measured.
+        ValueError: if the stage or platform is unknown, the stage needs a device, a program with
+            refs or one over a mesh is measured, or a topology has no mesh.
+        TypeError: if ``mesh`` is not a mesh, or ``topology`` not a Topology.
         RuntimeError: if you measure while the profiler records a trace.
 
     Example:
@@ -359,11 +375,31 @@ def explain(
         ['kernel']
     """
     jitted = fun if isinstance(fun, JitFunction) else jit(fun)
+    check(
+        topology is None or isinstance(topology, Topology),
+        lambda: (
+            f"[explain] topology must be a Topology; got {topology!r}. "
+            "Fix: gpuflow.Topology(node=8, nvlink=450e9, nic=50e9)."
+        ),
+    )
+    over = mesh_explanation.mesh_of(mesh, (args, kwargs))
+    check(
+        not (measure and mesh is not None) and (topology is None or over is not None),
+        lambda: (
+            "[explain] steps over a mesh are predicted, and a topology needs a mesh; got "
+            f"measure={measure}, mesh={over}. Fix: leave out measure, and pass mesh=."
+        ),
+        ValueError,
+    )
+    if over is not None and not measure and over.size > 1:
+        return mesh_explanation.explained_over(
+            jitted, args, kwargs, over, topology, stage, platform, top
+        )
     if measure:
         args, kwargs = measuring.with_values((args, kwargs))
     compiled = jitted.lower(*args, **kwargs).compile()
     operands = jitted.operands(*args, **kwargs) if measure else None
-    return explanation.Explanation(compiled, stage, platform, top, operands)
+    return explanation.explained(compiled, stage, platform, top, operands)
 
 
 # Classes of symbolic sizes, each with its implementation of eval_shape.

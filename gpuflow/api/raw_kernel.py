@@ -1,4 +1,7 @@
-"""gf.raw_kernel: a kernel in Numba or CUDA C as an operation among others."""
+"""gf.raw_kernel: a kernel in Numba or CUDA C as an operation among others.
+
+Tests: tests/test_raw_kernels.py.
+"""
 
 from __future__ import annotations
 
@@ -46,7 +49,7 @@ class _StaticScalar:
 
 @record
 class _Rules:
-    """Further rules of a kernel: functions, or None."""
+    """Further rules of a kernel, as users gave them; None: there is none."""
 
     jvp: Function | None = None
     forward: Function | None = None
@@ -324,23 +327,23 @@ class RawKernel:
         return blocks, threads, shared
 
     def _three(
-        self, what: str, sizes: Any, most: Sequence[int], least: int
+        self, name: str, sizes: Any, limits: Sequence[int], minimum: int
     ) -> tuple[int, int, int]:
-        given = tuple(sizes) if isinstance(sizes, tuple | list) else (sizes,)
+        items = tuple(sizes) if isinstance(sizes, tuple | list) else (sizes,)
         check(
-            0 < len(given) <= 3
-            and all(isinstance(n, int | np.integer) and not isinstance(n, bool) for n in given),
+            0 < len(items) <= 3
+            and all(isinstance(n, int | np.integer) and not isinstance(n, bool) for n in items),
             lambda: (
-                f"[raw_kernel] {what} of {self.__name__} must be one to three ints, which follow "
+                f"[raw_kernel] {name} of {self.__name__} must be one to three ints, which follow "
                 f"from shapes; got {sizes!r}. Fix: -(-x.size // 128), or (4, 8)."
             ),
         )
-        x, y, z = (*map(int, given), 1, 1)[:3]
+        x, y, z = (*map(int, items), 1, 1)[:3]
         check(
-            all(least <= n <= limit for n, limit in zip((x, y, z), most, strict=True)),
+            all(minimum <= n <= limit for n, limit in zip((x, y, z), limits, strict=True)),
             lambda: (
-                f"[raw_kernel] {what} of {self.__name__} must be {least} or more, and at most "
-                f"{tuple(most)}; got {(x, y, z)}. Fix: a loop in the kernel, or another block."
+                f"[raw_kernel] {name} of {self.__name__} must be {minimum} or more, and at most "
+                f"{tuple(limits)}; got {(x, y, z)}. Fix: a loop in the kernel, or another block."
             ),
             ValueError,
         )
@@ -351,12 +354,14 @@ class RawKernel:
         for function in (self._code, self._on_cpu):
             if function is None or isinstance(function, CudaText):
                 continue
-            kinds = inspect.signature(getattr(function, "py_func", function)).parameters.values()
-            if any(kind.kind == kind.VAR_POSITIONAL for kind in kinds):
+            parameters = inspect.signature(
+                getattr(function, "py_func", function)
+            ).parameters.values()
+            if any(parameter.kind == parameter.VAR_POSITIONAL for parameter in parameters):
                 continue
-            least = sum(kind.default is kind.empty for kind in kinds)
+            least = sum(parameter.default is parameter.empty for parameter in parameters)
             check(
-                least <= count <= len(kinds),
+                least <= count <= len(parameters),
                 lambda least=least, function=function: (
                     f"[raw_kernel] {self.__name__} must get the {least} parameters of "
                     f"{name_of(function)}; got {count}: arguments, then outputs. Fix: out= with "
@@ -432,12 +437,12 @@ def raw_kernel(
             later, grid=grid, out=out, inout=inout, arguments=arguments, cpu=cpu, name=name
         )
     if isinstance(code, str):
-        made: Function | CudaText = _cuda_text(code, name)
-        label = name or made.name
+        kernel_code: Function | CudaText = _cuda_text(code, name)
+        label = name or kernel_code.name
     else:
         function = getattr(code, "py_func", code)
         check_callable(function, "raw_kernel")
-        made, label = code, name or name_of(function)
+        kernel_code, label = code, name or name_of(function)
     if cpu is not None:
         check_callable(cpu, "raw_kernel")
     if arguments is not None:
@@ -458,7 +463,7 @@ def raw_kernel(
             "out=lambda x: x for a result like x."
         ),
     )
-    return RawKernel(made, label, out, grid, changed, arguments, cpu)
+    return RawKernel(kernel_code, label, out, grid, changed, arguments, cpu)
 
 
 def _cuda_text(text: str, name: str | None) -> CudaText:

@@ -1,4 +1,7 @@
-"""Raw kernels and their rules, compared with each other at several sizes."""
+"""Raw kernels and their rules, compared with each other at several sizes.
+
+Tests: tests/test_raw_kernels.py.
+"""
 
 from __future__ import annotations
 
@@ -66,25 +69,26 @@ def check_kernel(
     rows: list[Compared] = []
     name = kernel.__name__
     run, reference = _of_arrays(kernel), None if reference is None else _of_arrays(reference)
-    for changed, case in _cases(args, sizes):
+    for changed, case_args in _cases(args, sizes):
         rng = np.random.default_rng(0)
         try:
-            for what, got, want, tolerance in _comparisons(
-                run, reference, has_derivative, has_gradient, case, rng
+            for what, result, expected, tolerance in _comparisons(
+                run, reference, has_derivative, has_gradient, case_args, rng
             ):
-                difference = _difference(got, want)
+                difference = _difference(result, expected)
                 if not difference <= tolerance:
                     raise AssertionError(
                         f"[raw_kernel] of {name}, {what} must agree to {tolerance:.0e} of the "
                         f"largest value; got a difference of {difference:.1e} at sizes "
-                        f"{_describe(changed, case)}. Fix: the rule or kernel that is wrong there."
+                        f"{_describe(changed, case_args)}. Fix: the rule or kernel that is wrong "
+                        "there."
                     )
                 rows.append(Compared(what, changed, difference))
         except AssertionError:
             raise
         except Exception as error:
             raise AssertionError(
-                f"[raw_kernel] {name} must run at sizes {_describe(changed, case)}; got "
+                f"[raw_kernel] {name} must run at sizes {_describe(changed, case_args)}; got "
                 f"{type(error).__name__}: {error} Fix: the kernel, or sizes= that it is for."
             ) from error
     return Report(tuple(rows))
@@ -250,23 +254,23 @@ def _inner(cotangents: Any, tangents: Any) -> np.ndarray:
     return np.asarray(total)
 
 
-def _difference(got: Any, want: Any) -> float:
+def _difference(result: Any, expected: Any) -> float:
     """The largest difference of two trees, relative to the largest expected value."""
-    lefts, rights = tree.leaves(got), tree.leaves(want)
-    if tree.structure(got) != tree.structure(want):
+    lefts, rights = tree.leaves(result), tree.leaves(expected)
+    if tree.structure(result) != tree.structure(expected):
         return np.inf
     worst = 0.0
     for left, right in zip(lefts, rights, strict=True):
-        a, b = np.asarray(left), np.asarray(right)
-        if a.shape != b.shape:
+        x, y = np.asarray(left), np.asarray(right)
+        if x.shape != y.shape:
             return np.inf
-        if a.dtype == dtypes.float0 or not a.size:
+        if x.dtype == dtypes.float0 or not x.size:
             continue
-        a, b = _as_wide(a), _as_wide(b)
-        same = (a == b) | (np.isnan(a) & np.isnan(b))
+        x, y = _as_wide(x), _as_wide(y)
+        equal = (x == y) | (np.isnan(x) & np.isnan(y))
         with np.errstate(invalid="ignore"):
-            gaps = np.where(same, 0.0, np.abs(a - b))
-        finite = np.abs(b[np.isfinite(b)])
+            gaps = np.where(equal, 0.0, np.abs(x - y))
+        finite = np.abs(y[np.isfinite(y)])
         scale = max(float(finite.max(initial=0.0)), 1.0)
         worst = max(worst, float(np.where(np.isnan(gaps), np.inf, gaps).max()) / scale)
     return worst
@@ -274,19 +278,19 @@ def _difference(got: Any, want: Any) -> float:
 
 def _cases(args: Sequence[Any], sizes: Sequence[int]) -> Iterator[tuple[dict[int, int], list[Any]]]:
     """The arguments as they are, and with other sizes."""
-    given = [
+    arguments = [
         arg if isinstance(arg, bool | int | float | complex | np.generic) else np.asarray(arg)
         for arg in args
     ]
-    yield {}, given
-    arrays = [arg for arg in given if isinstance(arg, np.ndarray)]
+    yield {}, arguments
+    arrays = [arg for arg in arguments if isinstance(arg, np.ndarray)]
     for old in sorted({n for x in arrays for n in x.shape}):
         for new in sizes:
             if new == old:
                 continue
-            case = [_resized(x, old, new) if isinstance(x, np.ndarray) else x for x in given]
-            if all(x is not None for x in case):
-                yield {old: new}, case
+            resized = [_resized(x, old, new) if isinstance(x, np.ndarray) else x for x in arguments]
+            if all(x is not None for x in resized):
+                yield {old: new}, resized
 
 
 def _resized(x: np.ndarray, old: int, new: int) -> np.ndarray | None:

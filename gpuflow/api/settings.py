@@ -1,4 +1,7 @@
-"""Settings as context managers: each changes one setting of this thread inside a block."""
+"""Settings as context managers: each changes one setting of this thread inside a block.
+
+Tests: tests/test_api_config.py, tests/test_config_flags.py.
+"""
 
 from __future__ import annotations
 

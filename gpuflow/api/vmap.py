@@ -1,4 +1,7 @@
-"""vmap as users call it: axes in and out over trees, sizes, names."""
+"""vmap as users call it: axes in and out over trees, sizes, names.
+
+Tests: tests/transforms/test_vmap.py.
+"""
 
 from __future__ import annotations
 

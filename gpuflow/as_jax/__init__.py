@@ -2,6 +2,8 @@
 
 ``python -m gpuflow.as_jax script.py args`` runs a script; :func:`install` does it for the running
 program. Nothing is copied: ``jax.numpy`` *is* ``gpuflow.numpy`` afterwards.
+
+Tests: tests/test_as_jax.py, tests/test_as_jax_table.py.
 """
 
 from __future__ import annotations

@@ -1,4 +1,7 @@
-"""``python -m gpuflow.as_jax script.py args``, or ``-m module args``: run it on gpuflow."""
+"""``python -m gpuflow.as_jax script.py args``, or ``-m module args``: run it on gpuflow.
+
+Tests: tests/test_as_jax.py.
+"""
 
 from __future__ import annotations
 

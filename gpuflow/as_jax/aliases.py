@@ -1,4 +1,7 @@
-"""Import finder that resolves ``jax`` and ``jax.X`` to the modules of ``surfaces.py``."""
+"""Import finder that resolves ``jax`` and ``jax.X`` to the modules of ``surfaces.py``.
+
+Tests: tests/test_as_jax_table.py, tests/test_as_jax.py.
+"""
 
 from __future__ import annotations
 

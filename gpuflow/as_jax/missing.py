@@ -1,4 +1,7 @@
-"""Errors about names of JAX that gpuflow lacks: the requester, close names, private or not."""
+"""Errors about names of JAX that gpuflow lacks: the requester, close names, private or not.
+
+Tests: tests/test_as_jax.py, tests/test_as_jax_table.py.
+"""
 
 from __future__ import annotations
 

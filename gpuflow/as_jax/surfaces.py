@@ -1,4 +1,7 @@
-"""Modules of JAX, made of the rows of ``table.txt``."""
+"""Modules of JAX, made of the rows of ``table.txt``.
+
+Tests: tests/test_as_jax_table.py, tests/test_as_jax.py.
+"""
 
 from __future__ import annotations
 

@@ -1,4 +1,7 @@
-"""The JAX version that gpuflow follows, and its ``importlib.metadata``."""
+"""The JAX version that gpuflow follows, and its ``importlib.metadata``.
+
+Tests: tests/test_as_jax.py.
+"""
 
 from __future__ import annotations
 

@@ -1,4 +1,7 @@
-"""Room in the address space, before calls into libraries that end the process without it."""
+"""Room in the address space, before calls into libraries that end the process without it.
+
+Tests: tests/runtime/test_bad_circumstances.py.
+"""
 
 from __future__ import annotations
 

@@ -2,6 +2,8 @@
 
 A valid argument costs a comparison of its type. Errors of arguments of the wrong kind are explained
 from annotations, see ``core/argument_kinds.py``.
+
+Tests: tests/base/test_arguments.py.
 """
 
 from __future__ import annotations
@@ -76,7 +78,7 @@ def known_index(value: Any) -> Any:
         return value
 
 
-def as_integer(op: str, what: str, value: Any) -> int:
+def as_integer(op: str, name: str, value: Any) -> int:
     """An argument that must be an integer.
 
     Raises:
@@ -86,12 +88,12 @@ def as_integer(op: str, what: str, value: Any) -> int:
     integer = value if type(value) is int else known_index(value)
     if not isinstance(integer, int):
         raise TypeError(
-            f"[{op}] {what} must be an integer; got {brief(value)}. Fix: pass {what} as an int."
+            f"[{op}] {name} must be an integer; got {brief(value)}. Fix: pass {name} as an int."
         )
     return integer
 
 
-def as_count(op: str, what: str, value: Any) -> int:
+def as_count(op: str, name: str, value: Any) -> int:
     """An argument that ``int`` makes an integer: programs pass quotients such as ``total / size``.
 
     For sizes for which JAX calls ``int``; the others are integers already (``as_integer``).
@@ -109,11 +111,11 @@ def as_count(op: str, what: str, value: Any) -> int:
     except (TypeError, ValueError, OverflowError):
         pass
     raise TypeError(
-        f"[{op}] {what} must be an integer; got {brief(value)}. Fix: pass {what} as an int."
+        f"[{op}] {name} must be an integer; got {brief(value)}. Fix: pass {name} as an int."
     )
 
 
-def as_truth(op: str, what: str, value: Any) -> bool:
+def as_truth(op: str, name: str, value: Any) -> bool:
     """Whether an argument is true.
 
     Raises:
@@ -123,11 +125,11 @@ def as_truth(op: str, what: str, value: Any) -> bool:
         return bool(value)
     except ValueError:
         raise ValueError(
-            f"[{op}] {what} must be true or false; got {brief(value)}. Fix: x.all() or x.any()."
+            f"[{op}] {name} must be true or false; got {brief(value)}. Fix: x.all() or x.any()."
         ) from None
 
 
-def as_items(op: str, what: str, value: Any) -> tuple[Any, ...]:
+def as_items(op: str, name: str, value: Any) -> tuple[Any, ...]:
     """The items of an argument that must be a sequence.
 
     Raises:
@@ -139,21 +141,21 @@ def as_items(op: str, what: str, value: Any) -> tuple[Any, ...]:
         return tuple(value)
     except TypeError:
         raise TypeError(
-            f"[{op}] {what} must be a sequence; got {brief(value)}. Fix: pass {what} as a tuple."
+            f"[{op}] {name} must be a sequence; got {brief(value)}. Fix: pass {name} as a tuple."
         ) from None
 
 
-def as_integers(op: str, what: str, value: Any) -> tuple[int, ...]:
+def as_integers(op: str, name: str, value: Any) -> tuple[int, ...]:
     """The items of an argument that must be a sequence of integers.
 
     Raises:
         TypeError: it is not a sequence, or has other items.
         TracedArgumentError: one is traced.
     """
-    return tuple(as_integer(op, f"each of {what}", item) for item in as_items(op, what, value))
+    return tuple(as_integer(op, f"each of {name}", item) for item in as_items(op, name, value))
 
 
-def as_argnums(op: str, what: str, value: Any) -> int | tuple[int, ...]:
+def as_argnums(op: str, name: str, value: Any) -> int | tuple[int, ...]:
     """The index of an argument, or a tuple of indices for any other iterable of integers.
 
     Raises:
@@ -169,19 +171,19 @@ def as_argnums(op: str, what: str, value: Any) -> int | tuple[int, ...]:
         argnums = (None,)
     if not all(isinstance(k, int) for k in argnums):
         raise TypeError(
-            f"[{op}] {what} must name positional arguments by an int or a tuple of ints; got "
-            f"{brief(value)}. Fix: {what}=(0, 1)."
+            f"[{op}] {name} must name positional arguments by an int or a tuple of ints; got "
+            f"{brief(value)}. Fix: {name}=(0, 1)."
         )
     return argnums
 
 
-def check_choice(op: str, what: str, value: Any, options: Sequence[str]) -> None:
+def check_choice(op: str, name: str, value: Any, options: Sequence[str]) -> None:
     """Raise ValueError unless ``value`` is one of ``options``."""
     if isinstance(value, str) and value in options:
         return
     texts = [repr(option) for option in options]
     listed = " or ".join(texts) if len(texts) == 2 else f"one of {', '.join(texts)}"
-    raise ValueError(f"[{op}] {what} must be {listed}; got {value!r}. Fix: {what}={options[0]!r}.")
+    raise ValueError(f"[{op}] {name} must be {listed}; got {value!r}. Fix: {name}={options[0]!r}.")
 
 
 def check_rank(op: str, shape: Sequence[int]) -> None:
@@ -193,7 +195,7 @@ def check_rank(op: str, shape: Sequence[int]) -> None:
         )
 
 
-def as_member(op: str, what: str, value: Any, options: type[_Member]) -> _Member:
+def as_member(op: str, name: str, value: Any, options: type[_Member]) -> _Member:
     """The member of an enum that ``value`` is, or is the value of.
 
     Raises:
@@ -204,6 +206,6 @@ def as_member(op: str, what: str, value: Any, options: type[_Member]) -> _Member
     except (ValueError, TypeError):
         names = ", ".join(option.name for option in options)
         raise ValueError(
-            f"[{op}] {what} must be one of {names}; got {brief(value)}. "
-            f"Fix: {what}={next(iter(options))}."
+            f"[{op}] {name} must be one of {names}; got {brief(value)}. "
+            f"Fix: {name}={next(iter(options))}."
         ) from None

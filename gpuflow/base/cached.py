@@ -3,6 +3,8 @@
 ``functools.cached_property`` of Python 3.11 has one lock for all instances of a class, which it
 holds while it computes: other threads wait, and a child that is forked meanwhile waits for ever.
 From 3.12 on it is as the one here.
+
+Tests: tests/base/test_cached.py.
 """
 
 from __future__ import annotations

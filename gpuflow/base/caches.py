@@ -2,6 +2,8 @@
 
 ``cache`` and ``lru_cache`` are those of functools, and register what they return. Functions inside
 functions use functools': the registry would keep their values alive.
+
+Tests: tests/base/test_caches.py.
 """
 
 from __future__ import annotations

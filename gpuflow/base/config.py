@@ -4,6 +4,8 @@ This file is the only one that reads environment variables of gpuflow; base/vari
 table of them. Settings that change the meaning of a traced program are fields of ``Settings``. The
 current ``Settings`` object is interned, so ``trace_context()`` is a cheap and exact part of a jit
 key.
+
+Tests: tests/base/test_environment.py, tests/test_api_config.py.
 """
 
 from __future__ import annotations
@@ -101,6 +103,7 @@ class Environment:
 
     platform: str = ""
     cpu_devices: int = 1
+    separate_memories: bool = False
     sim_devices: int = 1
     num_threads: int = 1
     build_processes: int = 1
@@ -155,6 +158,7 @@ def read_environment(problems: list[str] | None = None) -> Environment:
     return Environment(
         platform=read("GPUFLOW_PLATFORM", ""),
         cpu_devices=read("GPUFLOW_CPU_DEVICES", read.attempt(_xla_device_count, 1)),
+        separate_memories=read("GPUFLOW_SEPARATE_MEMORIES", False),
         sim_devices=read("GPUFLOW_SIM_DEVICES", 1),
         num_threads=read("GPUFLOW_NUM_THREADS", cpu_count()),
         build_processes=read("GPUFLOW_BUILD_PROCESSES", min(cpu_count(), 8)),

@@ -1,4 +1,7 @@
-"""Settings as command-line flags of absl, and all of them as a dict."""
+"""Settings as command-line flags of absl, and all of them as a dict.
+
+Tests: tests/test_config_flags.py.
+"""
 
 from __future__ import annotations
 

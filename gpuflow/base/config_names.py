@@ -1,4 +1,7 @@
-"""Settings of JAX that have no effect in gpuflow, and the message about unknown names."""
+"""Settings of JAX that have no effect in gpuflow, and the message about unknown names.
+
+Tests: tests/test_config_flags.py.
+"""
 
 from __future__ import annotations
 

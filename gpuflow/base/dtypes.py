@@ -1,6 +1,8 @@
 """Dtypes: the extra number types, 32-bit defaults, weak types and the promotion lattice.
 
 Source: the lattice is JAX's "Type promotion semantics"; tests compare every pair with stored data.
+
+Tests: tests/numpy/test_numpy_promotion.py, tests/core/test_aval.py.
 """
 
 from __future__ import annotations

@@ -2,6 +2,8 @@
 
 Messages have the form ``[op] what must hold; got what. Fix: what to write.`` Classes keep the
 names that JAX's users catch.
+
+Tests: tests/test_api_errors.py, tests/numpy/test_numpy_errors.py.
 """
 
 from __future__ import annotations

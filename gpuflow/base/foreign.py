@@ -1,4 +1,7 @@
-"""Descriptions of objects that are neither arrays nor trees, and suggested replacements."""
+"""Descriptions of objects that are neither arrays nor trees, and suggested replacements.
+
+Tests: tests/core/test_argument_kinds.py.
+"""
 
 from __future__ import annotations
 

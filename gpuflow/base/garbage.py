@@ -1,4 +1,7 @@
-"""Garbage collection: complete runs in spite of other threads, and calls without collection."""
+"""Garbage collection: complete runs in spite of other threads, and calls without collection.
+
+Tests: tests/base/test_garbage.py.
+"""
 
 from __future__ import annotations
 

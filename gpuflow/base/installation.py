@@ -1,4 +1,7 @@
-"""The pip command that installs an extra of the running gpuflow: from a clone, or by name."""
+"""The pip command that installs an extra of the running gpuflow: from a clone, or by name.
+
+Tests: tests/base/test_installation.py.
+"""
 
 from __future__ import annotations
 

@@ -1,4 +1,7 @@
-"""Modules that are imported at their first use, so that importing gpuflow stays cheap."""
+"""Modules that are imported at their first use, so that importing gpuflow stays cheap.
+
+Tests: tests/test_import.py.
+"""
 
 from __future__ import annotations
 

@@ -1,4 +1,7 @@
-"""Messages of modules about missing names."""
+"""Messages of modules about missing names.
+
+Tests: tests/test_names_of_modules.py.
+"""
 
 from __future__ import annotations
 

@@ -1,6 +1,8 @@
 """Replacements for names of NumPy, PyTorch and JAX that gpuflow does not have.
 
 They are in one table, other_names.txt, which is read when a program asks for such a name.
+
+Tests: tests/base/test_other_names.py.
 """
 
 from __future__ import annotations

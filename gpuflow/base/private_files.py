@@ -2,6 +2,8 @@
 
 A file is checked through the descriptor that it is then read from, so that nothing can replace it
 in between. Anything that is not a regular file, such as a FIFO, is refused without waiting.
+
+Tests: tests/base/test_private_files.py.
 """
 
 from __future__ import annotations

@@ -2,6 +2,8 @@
 
 It is shown once builds that follow each other have taken two seconds in all. It needs a terminal at
 stderr, and rich.
+
+Tests: tests/base/test_progress.py.
 """
 
 from __future__ import annotations

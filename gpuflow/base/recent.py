@@ -1,4 +1,7 @@
-"""A table of recently used values."""
+"""A table of recently used values.
+
+Tests: tests/base/test_recent.py.
+"""
 
 from __future__ import annotations
 

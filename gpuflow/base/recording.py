@@ -2,6 +2,8 @@
 
 Code that runs for a long time (a build, a transfer) is wrapped in a ``span``. Code in loops is not:
 programs are printed again when a recording starts or ends, with or without events.
+
+Tests: tests/test_profiler.py, tests/parallel/test_overlap.py.
 """
 
 from __future__ import annotations

@@ -3,6 +3,8 @@
 A program imports some two hundred of them and uses a few. A dataclass compiles up to six methods
 when its module is imported; a record compiles one, its ``__init__``, when its first object is made,
 and its other methods are shared functions. See docs/design/0017-records.md.
+
+Tests: tests/base/test_records.py.
 """
 
 from __future__ import annotations

@@ -1,6 +1,8 @@
 """Names that JAX has removed and gpuflow keeps, so that older scripts run.
 
 Under the alias ``jax`` the first use of each warns: the program will not run on JAX again.
+
+Tests: tests/test_as_jax.py.
 """
 
 from __future__ import annotations

@@ -1,4 +1,7 @@
-"""Threads that are started before they have work: Python 3.12 starts none while a program ends."""
+"""Threads that are started before they have work: Python 3.12 starts none while a program ends.
+
+Tests: tests/parallel/test_nccl_watch.py.
+"""
 
 from __future__ import annotations
 

@@ -1,4 +1,7 @@
-"""Systems and builds of Python that gpuflow supports."""
+"""Systems and builds of Python that gpuflow supports.
+
+Tests: tests/base/test_system.py.
+"""
 
 from __future__ import annotations
 

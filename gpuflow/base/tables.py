@@ -1,4 +1,7 @@
-"""Small printable tables: as text, in a terminal through rich, and as HTML."""
+"""Small printable tables: as text, in a terminal through rich, and as HTML.
+
+Tests: tests/explaining/test_explanation.py, tests/test_profiler.py.
+"""
 
 from __future__ import annotations
 

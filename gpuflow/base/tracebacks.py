@@ -3,6 +3,8 @@
 Calls have no additional frames or handlers: exceptions are as they were raised. The printers of
 tracebacks (Python itself, IPython, pytest) are asked to leave frames out. See
 docs/design/0041-tracebacks.md.
+
+Tests: tests/base/test_tracebacks.py.
 """
 
 from __future__ import annotations

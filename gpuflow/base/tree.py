@@ -1,6 +1,8 @@
 """Pytrees, on optree: None is an empty node, dict keys are sorted, custom nodes are registered.
 
 Source: optree's own semantics with ``none_is_leaf=False``, in the namespace "gpuflow".
+
+Tests: tests/base/test_treedefs.py, tests/base/test_tree_order.py.
 """
 
 from __future__ import annotations
@@ -308,7 +310,7 @@ def paths_in(treedef: TreeDef) -> list[str]:
 
 
 def broadcast_prefix(
-    prefix: Any, tree: Any, what: str, is_leaf: Callable[[Any], bool] | None = None
+    prefix: Any, tree: Any, op: str, is_leaf: Callable[[Any], bool] | None = None
 ) -> list[Any]:
     """One item of ``prefix`` for each leaf of ``tree``; None in ``prefix`` is an item.
 
@@ -325,7 +327,7 @@ def broadcast_prefix(
     except (ValueError, TypeError, KeyError):
         where = _mismatch(structure(prefix, is_leaf=_is_none), structure(tree))
         raise ValueError(
-            f"[{what}] the value must be a tree prefix of the argument; got {prefix!r} for "
+            f"[{op}] the value must be a tree prefix of the argument; got {prefix!r} for "
             f"{text(structure(tree))}{where}. "
             "Fix: give one value, or a tree with the same containers."
         ) from None

@@ -1,4 +1,7 @@
-"""Key paths: the position of a leaf in a pytree."""
+"""Key paths: the position of a leaf in a pytree.
+
+Tests: tests/test_tree_util.py.
+"""
 
 from __future__ import annotations
 
@@ -132,7 +135,6 @@ def keystr(keys: Iterable[KeyEntry], *, simple: bool = False, separator: str = "
         keys: a key path.
         simple: whether to use only the names, as in ``a0x`` instead of ``['a'][0].x``.
         separator: the separator of keys, as in ``a/0/x``.
-        keys: a key path, a sequence of keys.
 
     Returns:
         A string.

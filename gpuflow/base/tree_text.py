@@ -3,6 +3,8 @@
 A jitted function gets the same structures repeatedly. For each, ``reader`` prints a function
 that checks the arguments of a call and returns their leaves, and ``builder`` one that builds
 results.
+
+Tests: tests/base/test_tree_text.py.
 """
 
 from __future__ import annotations
@@ -114,7 +116,9 @@ def _take(text: _Text, node: TreeDef, name: str, leaves: list[str], level: int =
     return all(_take(text, child, item, leaves, level + 1) for child, item in pairs)
 
 
-def builder(treedef: TreeDef, made: Mapping[int, tuple[Any, ...]] = _AS_THEY_ARE) -> Build:
+def builder(
+    treedef: TreeDef, leaf_functions: Mapping[int, tuple[Any, ...]] = _AS_THEY_ARE
+) -> Build:
     """A function that makes trees of this structure from a list of its leaves.
 
     Args:
@@ -125,7 +129,7 @@ def builder(treedef: TreeDef, made: Mapping[int, tuple[Any, ...]] = _AS_THEY_ARE
     text = _Text()
     leaves = [text.fresh() for _ in range(treedef.num_leaves)]
     text.add(f"[{', '.join(leaves)}] = leaves")
-    for number, (function, *arguments) in made.items():
+    for number, (function, *arguments) in leaf_functions.items():
         listed = ", ".join([leaves[number], *map(text.constant, arguments)])
         text.add(f"{leaves[number]} = {text.constant(function)}({listed})")
     result = _make(text, sorted_keys(treedef), iter(leaves))

@@ -1,4 +1,7 @@
-"""Structures of pytrees as text, in the form that JAX prints."""
+"""Structures of pytrees as text, in the form that JAX prints.
+
+Tests: tests/test_tree_util.py, tests/test_export_forgeries.py.
+"""
 
 from __future__ import annotations
 

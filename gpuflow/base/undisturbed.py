@@ -3,6 +3,8 @@
 Ctrl-C, and exceptions that one thread raises in another (notebooks, debuggers, tests with a time
 limit), can occur between any two lines of Python. A library that acquires and releases a lock in
 Python, as llvmlite does, then never releases the lock, or frees a resource twice.
+
+Tests: tests/base/test_undisturbed.py.
 """
 
 from __future__ import annotations

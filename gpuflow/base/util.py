@@ -1,4 +1,7 @@
-"""Small helpers that every layer uses."""
+"""Small helpers that every layer uses.
+
+Tests: tests/core/test_jaxpr.py.
+"""
 
 from __future__ import annotations
 
@@ -7,14 +10,25 @@ import sys
 import warnings
 from collections.abc import Callable, Iterable, Sequence
 from contextlib import suppress
+from dataclasses import field, replace
 from operator import itemgetter
 from pathlib import Path
 from types import FrameType
 from typing import Any
 
+import optree
+
 from gpuflow.base.records import record
 
 PACKAGE_FOLDER = os.path.dirname(os.path.dirname(os.path.abspath(__file__))) + os.sep
+# Frames of these are not the user's: this package, trees that it builds, and generated code.
+_INTERNAL = (
+    PACKAGE_FOLDER,
+    os.path.dirname(optree.__file__) + os.sep,
+    "<string>",
+    "<frozen",
+    "<gpuflow",
+)
 
 
 def safe_zip(*sequences: Iterable[Any]) -> list[tuple[Any, ...]]:
@@ -40,11 +54,18 @@ def selector(indices: Sequence[int]) -> Callable[[Any], tuple[Any, ...]]:
 
 @record
 class SourceLocation:
-    """The source location of an equation in the user's program."""
+    """The source location of an equation in the user's program.
+
+    Attributes:
+        file, line, function: the location.
+        cause: why the compiler added the equation; "" for equations of the program itself. It is
+            not part of the identity.
+    """
 
     file: str
     line: int
     function: str
+    cause: str = field(default="", compare=False)
 
     def __str__(self) -> str:
         return f"{self.file}:{self.line} ({self.function})"
@@ -53,6 +74,11 @@ class SourceLocation:
     def short(self) -> str:
         """The same with a short path, for programs and plans that people read."""
         return f"{short_path(self.file)}:{self.line} ({self.function})"
+
+
+def because(source: SourceLocation | None, cause: str) -> SourceLocation | None:
+    """The location of an equation that the compiler adds for a reason."""
+    return None if source is None else replace(source, cause=cause)
 
 
 def short_path(path: str | Path) -> str:
@@ -85,7 +111,7 @@ def user_frame() -> FrameType | None:
         file = frame.f_code.co_filename
         is_user = _is_users_file.get(file)
         if is_user is None:
-            is_user = not file.startswith((PACKAGE_FOLDER, "<string>", "<frozen", "<gpuflow"))
+            is_user = not file.startswith(_INTERNAL)
             _is_users_file[file] = is_user
         if is_user:
             return frame

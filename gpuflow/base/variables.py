@@ -2,6 +2,8 @@
 
 Nothing here touches the environment: config.py and launchers pass in its text. The tables of
 docs/env_vars.md are written from this one (docs/make_env_vars.py).
+
+Tests: tests/base/test_environment.py.
 """
 
 from __future__ import annotations
@@ -158,6 +160,12 @@ _USERS = (
         "GPUFLOW_CPU_DEVICES", integer(1, MAX_DEVICES, 8), "1",
         "The number of virtual CPU devices. If it is not set, "
         "`XLA_FLAGS=--xla_force_host_platform_device_count=N` counts.",
+    ),
+    Variable(
+        "GPUFLOW_SEPARATE_MEMORIES", FLAG, "0",
+        "Virtual CPU devices have memories of their own: programs over a mesh of them are "
+        "partitioned and communicate as on GPUs. For tests of shardings; they share the cores, so "
+        "programs of whole arrays are faster.",
     ),
     Variable(
         "GPUFLOW_SIM_DEVICES", integer(1, MAX_DEVICES, 2), "1",

@@ -8,6 +8,8 @@ A folder holds a checkpoint as soon as it has a ``tree.json``, which names the f
 later save writes other files next to them, replaces ``tree.json``, and then deletes the files that
 it no longer names (``ownership.py``). A process that is killed in between leaves the earlier
 checkpoint, and unused files; the next save deletes them.
+
+Tests: tests/checkpointing/test_ownership.py, tests/checkpointing/test_kills.py.
 """
 
 from __future__ import annotations

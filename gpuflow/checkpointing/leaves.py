@@ -6,6 +6,8 @@ one for each shard. Dtypes without a name in safetensors are stored as plain num
     complex128           float64[..., 2]
     random keys          uint32[..., 2 or 4]
     float8_e3m4, int4..  uint8
+
+Tests: tests/checkpointing/test_round_trips.py, tests/checkpointing/test_forgeries.py.
 """
 
 from __future__ import annotations
@@ -73,7 +75,7 @@ class Leaf:
     chunks: tuple[tuple[Bounds, np.ndarray], ...] = ()
 
 
-def taken(path: str, leaf: Any, is_first: bool) -> Leaf:
+def snapshot_leaf(path: str, leaf: Any, is_first: bool) -> Leaf:
     """Take a snapshot of a leaf, which later changes do not reach.
 
     An Array is held, not copied: a donating call sees that its memory is held, and writes
@@ -91,7 +93,7 @@ def taken(path: str, leaf: Any, is_first: bool) -> Leaf:
     if type(leaf) in _SCALARS:
         return Leaf({"kind": type(leaf).__name__, "value": _SCALARS[type(leaf)][0](leaf)})
     if isinstance(leaf, np.ndarray | np.generic):
-        return _taken_numpy(path, leaf, is_first)
+        return _snapshot_numpy(path, leaf, is_first)
     check(
         isinstance(leaf, Array) and not isinstance(leaf, Tracer),
         lambda: (
@@ -109,7 +111,7 @@ def taken(path: str, leaf: Any, is_first: bool) -> Leaf:
     return Leaf(fields, () if aval.dtype == dtypes.float0 else tuple(chunks))
 
 
-def _taken_numpy(path: str, leaf: Any, is_first: bool) -> Leaf:
+def _snapshot_numpy(path: str, leaf: Any, is_first: bool) -> Leaf:
     dtype = leaf.dtype
     check(
         dtype.name in STORED or dtype == dtypes.float0,
@@ -158,11 +160,11 @@ def _written_shards(leaf: Array, is_first: bool) -> Iterator[tuple[Bounds, np.nd
             for index in written.values():
                 yield bounds_of(index, shape), host[index] if len(written) > 1 else host
         return
-    held = holdings(leaf.sharding, leaf.aval.ndim)
+    shard_arrays = holdings(leaf.sharding, leaf.aval.ndim)
     hosts = {shard.device.memory: shard.host() for shard in leaf.arrays}
     for device, index in written.items():
         if device.is_local:
-            local_index = held[device.memory].local_index(index, shape)
+            local_index = shard_arrays[device.memory].local_index(index, shape)
             yield bounds_of(index, shape), hosts[device.memory][local_index]
 
 

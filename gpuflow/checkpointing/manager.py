@@ -1,4 +1,7 @@
-"""A folder of checkpoints: one for each step, the last ones and the best one kept."""
+"""A folder of checkpoints: one for each step, the last ones and the best one kept.
+
+Tests: tests/checkpointing/test_manager.py.
+"""
 
 from __future__ import annotations
 
@@ -241,15 +244,15 @@ def _numbers(metrics: Mapping[str, Any]) -> dict[str, float]:
     Raises:
         TypeError: if a name is not a text, or a value not a number.
     """
-    numbers = {}
+    floats = {}
     for name, value in metrics.items():
         try:
             if not isinstance(name, str):
                 raise TypeError("its name is not a str")
-            numbers[name] = float(value)
+            floats[name] = float(value)
         except (TypeError, ValueError) as error:
             raise TypeError(
                 f"[save] metrics must be numbers by name; got {name!r}: {value!r} ({error}). "
                 "Fix: {'loss': float(loss)}."
             ) from None
-    return numbers
+    return floats

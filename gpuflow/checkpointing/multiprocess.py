@@ -7,6 +7,8 @@ The threads that write do not communicate, except through the folder, which all 
     process p    waits for a tree.json of this token
 
 A process that fails leaves failed-<token>.json with the reason for the others.
+
+Tests: tests/checkpointing/test_groups.py.
 """
 
 from __future__ import annotations
@@ -98,14 +100,14 @@ def _read(path: Path) -> Any:
             raise reading.damaged(path, f"no JSON text of ours ({error})") from None
 
 
-def _wait(folder: Path, token: str, is_there: Any, who: str) -> None:
+def _wait(folder: Path, token: str, is_written: Any, writers: str) -> None:
     failed, deadline = folder / f"failed-{token}.json", time.monotonic() + _PATIENCE
-    while not is_there():
+    while not is_written():
         why = ""
         if failed.exists():
             why = _read(failed)
         elif time.monotonic() > deadline:
-            why = f"nothing of {who} in {_PATIENCE:g} s"
+            why = f"nothing of {writers} in {_PATIENCE:g} s"
         if why:
             raise CheckpointError(
                 f"[save] all processes must write their shards; got {why}. Fix: remove that cause, "

@@ -14,6 +14,8 @@ journal before its first file, and that of the checkpoint it replaces before ``t
 save that was killed at any point leaves a journal, and the next one deletes its files. A journal is
 an empty file, so that it exists completely or not at all; ``check`` is a checksum of the token,
 which no other name has by accident.
+
+Tests: tests/checkpointing/test_ownership.py.
 """
 
 from __future__ import annotations
@@ -76,19 +78,19 @@ def delete_leftovers(
     """
     names = set(os.listdir(folder))
     tokens = {t: name for t, name in _journals(folder, names) if only is None or t in only}
-    found, stuck = False, set()
+    deleted, undeletable = False, set()
     for name in names.difference(retained):
         match = _TOKENED.fullmatch(name)
         token = next(filter(None, match.groups())) if match else ""
         if token in tokens and _is_regular(folder / name):
             if _delete(folder / name):
-                found = True
+                deleted = True
             else:
-                stuck.add(token)
+                undeletable.add(token)
     for token, name in tokens.items():  # last: a later save deletes the remaining files
-        if token not in stuck:
-            found |= _delete(folder / name)
-    return found
+        if token not in undeletable:
+            deleted |= _delete(folder / name)
+    return deleted
 
 
 def _journals(folder: Path, names: Collection[str]) -> Iterator[tuple[str, str]]:

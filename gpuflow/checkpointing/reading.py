@@ -1,4 +1,8 @@
-"""Reading the files of a checkpoint, with their form and their checksums checked."""
+"""Reading the files of a checkpoint, with their form and their checksums checked.
+
+Tests: tests/checkpointing/test_forgeries.py, tests/checkpointing/test_damage.py,
+tests/checkpointing/test_round_trips.py.
+"""
 
 from __future__ import annotations
 

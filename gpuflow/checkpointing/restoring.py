@@ -1,4 +1,7 @@
-"""Restoring: a tree from the files of a checkpoint, with every checksum compared."""
+"""Restoring: a tree from the files of a checkpoint, with every checksum compared.
+
+Tests: tests/checkpointing/test_round_trips.py, tests/checkpointing/test_shards.py.
+"""
 
 from __future__ import annotations
 
@@ -182,30 +185,30 @@ def _reader(
     name, entries = saved["dtype"], saved.get("pieces", [])
     cached: dict[int, np.ndarray] = {}
 
-    def chunk(number: int) -> np.ndarray:
-        if number not in cached:
-            entry = entries[number]
+    def chunk(index: int) -> np.ndarray:
+        if index not in cached:
+            entry = entries[index]
             shape = tuple(end - begin for begin, end in entry["bounds"])
             dtype, in_file = leaves.in_file(name, shape)
             raw = opened[entry["file"]].read(entry["name"], dtype, in_file, entry["crc32"])
-            cached[number] = leaves.from_file(raw, name)
-        return cached[number]
+            cached[index] = leaves.from_file(raw, name)
+        return cached[index]
 
     def read(bounds: leaves.Bounds) -> np.ndarray:
-        for number, entry in enumerate(entries):
+        for index, entry in enumerate(entries):
             if [list(pair) for pair in bounds] == entry["bounds"]:
-                return chunk(number)
+                return chunk(index)
         shape = tuple(end - begin for begin, end in bounds)
         result = np.zeros(shape, leaves.storage_of(saved))
-        for number, entry in enumerate(entries):
-            both = [
+        for index, entry in enumerate(entries):
+            overlap = [
                 (max(a, b), min(c, d))
                 for (a, c), (b, d) in zip(bounds, entry["bounds"], strict=True)
             ]
-            if all(begin < end for begin, end in both):
-                target = _shifted(both, [begin for begin, _ in bounds])
-                source = _shifted(both, [begin for begin, _ in entry["bounds"]])
-                result[target] = chunk(number)[source]
+            if all(begin < end for begin, end in overlap):
+                target = _shifted(overlap, [begin for begin, _ in bounds])
+                source = _shifted(overlap, [begin for begin, _ in entry["bounds"]])
+                result[target] = chunk(index)[source]
         return result
 
     return read

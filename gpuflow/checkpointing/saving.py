@@ -1,4 +1,7 @@
-"""Saving: a snapshot in the thread that calls, files in another one or in the same."""
+"""Saving: a snapshot in the thread that calls, files in another one or in the same.
+
+Tests: tests/checkpointing/test_saving.py, tests/checkpointing/test_round_trips.py.
+"""
 
 from __future__ import annotations
 
@@ -9,7 +12,7 @@ import secrets
 import threading
 from collections.abc import Callable
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 from gpuflow.base.errors import CheckpointError, check
 from gpuflow.base.records import record
@@ -20,13 +23,13 @@ from gpuflow.runtime.device import process
 
 @record
 class Snapshot:
-    """A tree as it was when the save began.
+    """A tree as it was when the save began; any thread may write it.
 
     Attributes:
         description: its containers, as JSON.
-        leaves: with their paths.
+        leaves: (path, leaf) in the order of the tree; later changes of arrays do not reach them.
         metadata: additional data that is stored with it, as JSON.
-        token: a name of this save.
+        token: a name of this save, equal in all processes; file names contain it.
         is_shared: whether other processes have shards of it, and save them.
     """
 
@@ -46,13 +49,20 @@ def snapshot_of(tree: Any, metadata: dict[str, Any] | None = None) -> Snapshot:
     description, pairs = structure.described(tree)
     is_shared = any(leaves.is_elsewhere(leaf) for _, leaf in pairs)
     is_first = process.index == 0 or not is_shared
-    taken = tuple((path, leaves.taken(path, leaf, is_first)) for path, leaf in pairs)
+    leaf_snapshots = tuple(
+        (path, leaves.snapshot_leaf(path, leaf, is_first)) for path, leaf in pairs
+    )
     token = multiprocess.agreed_token() if is_shared else secrets.token_hex(8)
-    return Snapshot(description, taken, metadata or {}, token, is_shared)
+    return Snapshot(description, leaf_snapshots, metadata or {}, token, is_shared)
 
 
 def write(folder: Path, snapshot: Snapshot) -> None:
-    """Make a snapshot the checkpoint of a folder."""
+    """Make a snapshot the checkpoint of a folder.
+
+    If ``snapshot.is_shared``, all processes must call it for the same folder: process 0 waits for
+    the files of the others, and commits. Until it has, and if it fails, the folder has the previous
+    checkpoint.
+    """
     files.make_folder(folder)
     files.check_replaceable(folder)
     if not snapshot.is_shared:
@@ -88,11 +98,11 @@ def _write_own(folder: Path, snapshot: Snapshot) -> dict[str, Any]:
         as JSON, the file, and for each chunk the index of its leaf and its entry in the record.
     """
     named = _named_chunks(snapshot)
-    arrays = {name: chunk for name, (_, _, chunk) in named.items()}
+    arrays = {name: chunk.values for name, chunk in named.items()}
     file, sums = files.write_arrays(folder, snapshot.token, process.index, arrays)
     chunks = [
-        (number, {"name": name, "crc32": sums[name], "bounds": bounds})
-        for name, (number, bounds, _) in named.items()
+        (leaf_index, {"name": name, "crc32": sums[name], "bounds": bounds})
+        for name, (leaf_index, bounds, _) in named.items()
     ]
     return {"file": file, "pieces": chunks}
 
@@ -102,10 +112,10 @@ def _commit(folder: Path, snapshot: Snapshot, manifests: list[dict[str, Any]]) -
     names = [manifest["file"] for manifest in manifests]
     records = [dict(leaf.record) for _, leaf in snapshot.leaves]
     for file, manifest in enumerate(manifests):
-        for number, entry in manifest["pieces"]:
-            records[number].setdefault("pieces", []).append({"file": file, **entry})
-    for (path, _), one in zip(snapshot.leaves, records, strict=True):
-        _check_whole(path, one)
+        for leaf_index, entry in manifest["pieces"]:
+            records[leaf_index].setdefault("pieces", []).append({"file": file, **entry})
+    for (path, _), leaf_record in zip(snapshot.leaves, records, strict=True):
+        _check_whole(path, leaf_record)
     content = {
         "files": names,
         "tree": snapshot.description,
@@ -141,17 +151,25 @@ def _check_whole(path: str, saved: dict[str, Any]) -> None:
     )
 
 
-def _named_chunks(snapshot: Snapshot) -> dict[str, tuple[int, leaves.Bounds, Any]]:
-    """By the name of each chunk: the index of its leaf, its bounds and its values."""
-    named: dict[str, tuple[int, leaves.Bounds, Any]] = {}
-    for number, (path, leaf) in enumerate(snapshot.leaves):
+class _Chunk(NamedTuple):
+    """A chunk of an array that this process writes; ``leaf_index`` counts all leaves."""
+
+    leaf_index: int
+    bounds: leaves.Bounds
+    values: Any
+
+
+def _named_chunks(snapshot: Snapshot) -> dict[str, _Chunk]:
+    """The chunks of this process, by their names in the file, which are unique."""
+    named: dict[str, _Chunk] = {}
+    for leaf_index, (path, leaf) in enumerate(snapshot.leaves):
         for bounds, values in leaf.chunks:
             is_single = len(leaf.chunks) == 1
             suffix = "" if is_single else " " + ",".join(f"{a}:{b}" for a, b in bounds)
             name = f"{path or 'value'}{suffix}"
             if name in named:  # paths of different nodes may be equal as text
-                name = f"{name} #{number}"
-            named[name] = number, bounds, values
+                name = f"{name} #{leaf_index}"
+            named[name] = _Chunk(leaf_index, bounds, values)
     return named
 
 

@@ -3,6 +3,8 @@
 A checksum finds accidents. These checks find everything else: after them there are no missing
 fields, wrong types, numbers out of range, or missing leaves.
 ``docs/checkpoints.md`` describes the fields.
+
+Tests: tests/checkpointing/test_forgeries.py, tests/checkpointing/test_damage.py.
 """
 
 from __future__ import annotations

@@ -3,6 +3,8 @@
 A node is ``{"node": kind, "keys": [...], "children": [...]}``, a leaf ``{"leaf": number}``. Kinds
 are the containers that can be made from that alone; of any other class there is the name, and its
 values come from a tree of the same structure.
+
+Tests: tests/checkpointing/test_forgeries.py, tests/checkpointing/test_round_trips.py.
 """
 
 from __future__ import annotations
@@ -122,16 +124,16 @@ def difference(saved: dict[str, Any], like: dict[str, Any], path: str = "") -> s
     """Return where two descriptions first differ, with both sides; empty if they are equal."""
     if "leaf" in saved and "leaf" in like:
         return ""
-    kinds = [node.get("node", node.get("class")) for node in (saved, like)]
-    same = kinds[0] == kinds[1] and saved["keys"] == like["keys"]
+    node_types = [node.get("node", node.get("class")) for node in (saved, like)]
+    same = node_types[0] == node_types[1] and saved["keys"] == like["keys"]
     if not same:
         only = [
             ", ".join(key_text(key) for key in one.get("keys", []) if key not in other["keys"])
             for one, other in ((saved, like), (like, saved))
-            if "keys" in other and kinds[0] == kinds[1]
+            if "keys" in other and node_types[0] == node_types[1]
         ]
         more = ""
-        if kinds[0] == kinds[1]:
+        if node_types[0] == node_types[1]:
             more = f" (only there: {only[0] or 'nothing'}; only in like: {only[1] or 'nothing'})"
         here, there = _node_text(like), _node_text(saved)
         return f"{_location(path)}, {there} in the checkpoint and {here} in like{more}"

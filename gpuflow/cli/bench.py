@@ -1,4 +1,7 @@
-"""`gpuflow bench FILE.py:function`: times a user's function."""
+"""`gpuflow bench FILE.py:function`: times a user's function.
+
+Tests: tests/cli/test_cli_commands.py.
+"""
 
 from __future__ import annotations
 

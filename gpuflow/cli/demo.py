@@ -1,6 +1,8 @@
 """`gpuflow demo`: train a small network on handwritten digits, and report its speed.
 
 `gpuflow.cli.demo_model` holds the model and its training step, written as a user would.
+
+Tests: tests/cli/test_demo.py.
 """
 
 from __future__ import annotations

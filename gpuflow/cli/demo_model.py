@@ -1,4 +1,7 @@
-"""The network of the demo and its Adam step, in gpuflow and once more by hand in NumPy."""
+"""The network of the demo and its Adam step, in gpuflow and once more by hand in NumPy.
+
+Tests: tests/cli/test_demo.py.
+"""
 
 from __future__ import annotations
 

@@ -1,4 +1,7 @@
-"""`gpuflow doctor`: installed packages, detected hardware, missing requirements."""
+"""`gpuflow doctor`: installed packages, detected hardware, missing requirements.
+
+Tests: tests/cli/test_cli_commands.py, tests/cli/test_doctor_gpu.py.
+"""
 
 from __future__ import annotations
 

@@ -1,6 +1,8 @@
 """Checks of `gpuflow doctor`, one for each component that GPU programs need.
 
 A check returns a text, or raises: ``Trouble`` if there is a known fix.
+
+Tests: tests/cli/test_doctor_gpu.py, tests/cli/test_cli_commands.py.
 """
 
 from __future__ import annotations

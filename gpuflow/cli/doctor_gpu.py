@@ -1,4 +1,7 @@
-"""The GPU section of `gpuflow doctor`: one check for each component, with its fix."""
+"""The GPU section of `gpuflow doctor`: one check for each component, with its fix.
+
+Tests: tests/cli/test_doctor_gpu.py.
+"""
 
 from __future__ import annotations
 

@@ -1,4 +1,7 @@
-"""The versions that GPU programs need, and pip's commands for them, for `gpuflow doctor`."""
+"""The versions that GPU programs need, and pip's commands for them, for `gpuflow doctor`.
+
+Tests: tests/cli/test_doctor_gpu.py.
+"""
 
 from __future__ import annotations
 

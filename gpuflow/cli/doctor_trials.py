@@ -3,6 +3,8 @@
 Each runs in a separate process, so that a crash or a hang is a line of the report: ``python -m
 gpuflow.cli.doctor_trials NAME [PLATFORM]`` prints that line, and ends with status 1 if the trial
 failed.
+
+Tests: tests/cli/test_doctor_gpu.py, tests/parallel/test_nccl_streams.py.
 """
 
 from __future__ import annotations

@@ -1,4 +1,7 @@
-"""`gpuflow launch`: one process per GPU, or several on the CPU, as one group."""
+"""`gpuflow launch`: one process per GPU, or several on the CPU, as one group.
+
+Tests: tests/cli/test_launch.py.
+"""
 
 from __future__ import annotations
 

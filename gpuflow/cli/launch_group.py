@@ -1,4 +1,7 @@
-"""A group of processes: started, watched and ended as one."""
+"""A group of processes: started, watched and ended as one.
+
+Tests: tests/cli/test_launch.py.
+"""
 
 from __future__ import annotations
 

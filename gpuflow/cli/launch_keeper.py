@@ -5,6 +5,8 @@ notices when the other one is killed, and kills all processes that ranks have st
 other sessions. Ranks themselves end with the launcher (``worker.die_with_parent``).
 
 Source: Linux, prctl(2): PR_SET_CHILD_SUBREAPER; proc(5): /proc/pid/stat.
+
+Tests: tests/parallel/test_faults.py, tests/experimental/test_host_arrays.py.
 """
 
 from __future__ import annotations

@@ -1,4 +1,7 @@
-"""The output of a group's processes: each line prefixed by its rank, and stored per rank."""
+"""The output of a group's processes: each line prefixed by its rank, and stored per rank.
+
+Tests: tests/cli/test_launch.py.
+"""
 
 from __future__ import annotations
 

@@ -1,4 +1,7 @@
-"""The command `gpuflow`: `demo`, `bench`, `doctor`, `launch` and `smi`."""
+"""The command `gpuflow`: `demo`, `bench`, `doctor`, `launch` and `smi`.
+
+Tests: tests/cli/test_cli_commands.py, tests/cli/test_launch.py.
+"""
 
 from __future__ import annotations
 

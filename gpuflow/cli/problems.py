@@ -1,4 +1,7 @@
-"""Shared by the subcommands: an error that ends the command, a loader of extras, seconds."""
+"""Shared by the subcommands: an error that ends the command, a loader of extras, seconds.
+
+Tests: tests/cli/test_cli_commands.py.
+"""
 
 from __future__ import annotations
 

@@ -1,4 +1,7 @@
-"""`gpuflow smi`: processes of this user that run gpuflow, their arrays, and their origins."""
+"""`gpuflow smi`: processes of this user that run gpuflow, their arrays, and their origins.
+
+Tests: tests/cli/test_smi.py.
+"""
 
 from __future__ import annotations
 

@@ -1,4 +1,7 @@
-"""Entry point of processes of `gpuflow launch`: join the group, then run the script."""
+"""Entry point of processes of `gpuflow launch`: join the group, then run the script.
+
+Tests: tests/experimental/test_host_arrays.py.
+"""
 
 from __future__ import annotations
 

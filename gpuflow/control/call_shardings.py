@@ -1,4 +1,7 @@
-"""``in_shardings`` and ``out_shardings`` of ``jit``: conversion, checks, and constraints."""
+"""``in_shardings`` and ``out_shardings`` of ``jit``: conversion, checks, and constraints.
+
+Tests: tests/parallel/test_shardings.py, tests/parallel/test_asked_shardings.py.
+"""
 
 from __future__ import annotations
 

@@ -1,4 +1,7 @@
-"""The public function ``checkpoint``, and ``print_saved_residuals``."""
+"""The public function ``checkpoint``, and ``print_saved_residuals``.
+
+Tests: tests/control/test_remat.py, tests/control/test_refs.py.
+"""
 
 from __future__ import annotations
 
@@ -221,7 +224,7 @@ def saved_residuals(fun: Callable[..., Any], *args: Any, **kwargs: Any) -> list[
         return tree.leaves(fun(*call_args, **call_kwargs))
 
     def evaluation(*values: Any) -> list[Any]:
-        return linearize_flat(flat, values, nonzeros)[2]
+        return linearize_flat(flat, values, nonzeros).residuals
 
     names = argument_names(fun, args, kwargs)
     program, _ = trace_to_jaxpr(evaluation, avals, names)

@@ -5,6 +5,8 @@
 
 Under a trace the function itself runs, and its ops are recorded.
 See docs/design/0035-composites.md.
+
+Tests: tests/control/test_composite.py.
 """
 
 from __future__ import annotations

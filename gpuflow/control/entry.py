@@ -2,6 +2,8 @@
 
 An Entry runs the program for plain Arrays. A Placement runs it for Arrays with shardings whose
 shards are all in one memory.
+
+Tests: tests/parallel/test_placed_calls.py, tests/control/test_jit_calls.py.
 """
 
 from __future__ import annotations

@@ -3,6 +3,8 @@
 ``jit_p`` holds a jaxpr without constants: captured arrays are leading operands, called hidden
 because the user does not pass them. The rules map jaxprs to jaxprs and bind ``jit_p`` again; only
 ``execute`` calls the compiler. ``jit_function`` has the object that users call.
+
+Tests: tests/control/test_jit.py, tests/control/test_jit_options.py.
 """
 
 from __future__ import annotations

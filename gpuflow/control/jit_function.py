@@ -1,8 +1,9 @@
 """``JitFunction``, the callable that ``jit`` returns: call cache, tracing, donation, shardings.
 
-Fast path of a call: a Form reads leaves and key of a known pytree, and an Entry or Placement runs.
-Slow path: ``_find`` flattens the arguments, looks up the signature, and traces if it is new. Inside
-another trace, the program is bound as a ``jit_p`` equation instead of being run.
+Fast path: a Form reads leaves and key of a known pytree, and an Entry or Placement runs. Slow path:
+``_find`` flattens, looks up the signature, traces if it is new. In a trace, ``jit_p`` is bound.
+
+Tests: tests/control/test_jit.py, tests/control/test_jit_options.py.
 """
 
 from __future__ import annotations
@@ -29,6 +30,7 @@ from gpuflow.control.entry import Entry, Placement, placement
 from gpuflow.control.jit import close_over, jit_p, operand_avals
 from gpuflow.control.jit_log import check_may_trace, explain_miss, log_time
 from gpuflow.control.jit_options import VARIADIC, JitOptions, name_of
+from gpuflow.control.placed_calls import run_placed, shardings_of
 from gpuflow.control.programs import as_arrays
 from gpuflow.control.retraces import Retraces
 from gpuflow.control.shared_traces import Trace
@@ -38,15 +40,14 @@ from gpuflow.core import key_use
 from gpuflow.core.aval import ShapedArray, aval_of, is_value
 from gpuflow.core.ref_programs import RefUse, record_program
 from gpuflow.core.refs import Ref, refuse_refs, type_of
-from gpuflow.core.sharding import NamedSharding, Sharding
+from gpuflow.core.sharding import NamedSharding, Sharding, in_force
 from gpuflow.core.trace import Tracer, eval_trace, thread_state
 from gpuflow.ops.effects.device_put import device_put
 from gpuflow.runtime.array import Array, from_numpy
 from gpuflow.runtime.device import default_device, in_use
-from gpuflow.runtime.distributed import DistributedArray, delete_donated, programs, spans_memories
-from gpuflow.runtime.memories import is_in_one_memory
+from gpuflow.runtime.distributed import spans_memories
 from gpuflow.runtime.scalars import SCALAR_TYPES, array_of
-from gpuflow.runtime.sharded import ShardedArray, check_same_devices, whole_of, with_sharding
+from gpuflow.runtime.sharded import ShardedArray
 
 _P = ParamSpec("_P")
 _T = TypeVar("_T")
@@ -211,9 +212,7 @@ class JitFunction(Generic[_P, _T]):
         self, entry: Entry, operands: list[Any], args: tuple[Any, ...], kwargs: dict[str, Any]
     ) -> list[Any]:
         """Run the program; results have shardings if operands have, or shardings are requested."""
-        options = self._options
-        has_sharding = (ShardedArray, DistributedArray)
-        shardings = [x.sharding if type(x) in has_sharding else None for x in operands]
+        options, shardings = self._options, shardings_of(operands)
         if options.in_shardings is not None:
             requested = self._requested_shardings(args, kwargs)
             for k, (sharding, value) in enumerate(safe_zip(requested, operands[entry.hidden :])):
@@ -221,29 +220,10 @@ class JitFunction(Generic[_P, _T]):
                     sharding.shard_shape(aval_of(value).shape)
                     check_requested(self.name, value, sharding)
                     shardings[entry.hidden + k] = sharding
-        has_shardings = any(shardings) or entry.asks
-        if has_shardings:
-            out_shardings = options.out_shardings and self._requested_results(entry)
-            every = [*shardings, *(out_shardings or ()), *requested_shardings(entry.jaxpr.jaxpr)]
-            used_shardings = [sharding for sharding in every if sharding]
-            check_same_devices("jit", entry.counted(operands), used_shardings)
-        if in_use.distributed or has_shardings:
-            outs = self._run_in_memories(entry, operands, shardings)
-            if outs is not None:
-                return outs
-        outs = self._run(entry, [whole_of(value) for value in operands])
-        out_shardings = entry.shardings(tuple(shardings)) if has_shardings else None
-        if options.out_shardings is not None:
-            requested = self._requested_results(entry)
-            derived = out_shardings or [None] * len(outs)
-            out_shardings = [sharding or other for sharding, other in safe_zip(requested, derived)]
-        if out_shardings is None:
-            out_shardings = [None] * len(outs)
-        outs = [
-            out if sharding is None else with_sharding(out, sharding)
-            for out, sharding in safe_zip(outs, out_shardings)
-        ]
-        if has_shardings:
+        results = None if options.out_shardings is None else self._requested_results(entry)
+        run = functools.partial(self._run, entry)
+        outs, out_shardings = run_placed(entry, operands, shardings, results, run)
+        if out_shardings is not None:
             self._store_placement(args, kwargs, operands, entry, out_shardings)
         return outs
 
@@ -266,25 +246,6 @@ class JitFunction(Generic[_P, _T]):
             if lookup is not None:
                 self._signatures.add_placement(form, lookup[1], placement(entry, shardings))
                 return
-
-    def _run_in_memories(
-        self, entry: Entry, operands: list[Any], operand_shardings: list[Sharding | None]
-    ) -> list[Any] | None:
-        """Run the program across several memories; return None if one memory is enough."""
-        out_shardings: list[Sharding | None] | None = None
-        if self._options.out_shardings is not None:
-            out_shardings = self._requested_results(entry)
-        known = (*operand_shardings, *(out_shardings or ()))
-        shardings = [sharding for sharding in known if sharding is not None]
-        if all(map(is_in_one_memory, shardings)) and not spans_memories(entry.jaxpr):
-            return None
-        resharded = [
-            x if sharding is None else programs.reshard(x, sharding)
-            for x, sharding in safe_zip(operands, operand_shardings)
-        ]
-        outs = programs.run(entry.jaxpr, resharded, out_shardings, entry.donated)
-        delete_donated(operands, entry.donated)
-        return outs
 
     def _requested_shardings(
         self, args: tuple[Any, ...], kwargs: dict[str, Any]
@@ -323,7 +284,7 @@ class JitFunction(Generic[_P, _T]):
         """The requested shardings of arguments and results."""
         _, dynamic, dynamic_kwargs = self._split_static(args, kwargs)
         leaves = tree.leaves((dynamic, dynamic_kwargs))
-        inputs = [getattr(x, "sharding", None) for x in leaves]
+        inputs = [in_force(getattr(x, "sharding", None), config.mesh) for x in leaves]
         inputs = [sharding if isinstance(sharding, NamedSharding) else None for sharding in inputs]
         outputs: list[Sharding | None] = []
         if self._options.in_shardings is not None:
@@ -409,7 +370,7 @@ class JitFunction(Generic[_P, _T]):
             else:
                 entry = self._trace(arguments, key)
             if self._retraces is not None:
-                names = functools.partial(self._argument_names, dynamic, dynamic_kwargs)
+                names = functools.partial(self.argument_names, dynamic, dynamic_kwargs)
                 seconds = perf_counter() - start - entry.build_seconds[0]
                 self._retraces.note(Signature(*key), names, seconds, entry.build_seconds)
             is_lasting = entry.refs is None or entry.refs.outlives_traces
@@ -452,11 +413,11 @@ class JitFunction(Generic[_P, _T]):
     def _static_names(self) -> tuple[str, ...]:
         return self._options.static_argnames
 
-    def _argument_names(self, dynamic: tuple[Any, ...], kwargs: dict[str, Any]) -> list[str]:
+    def argument_names(self, dynamic: tuple[Any, ...], kwargs: dict[str, Any]) -> list[str]:
         return argument_names(self._function, dynamic, kwargs, self._options.static_argnums)
 
     def _check_leaves(self, dynamic: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
-        names = self._argument_names(dynamic, kwargs)
+        names = self.argument_names(dynamic, kwargs)
         for path, leaf in safe_zip(names, tree.leaves((dynamic, kwargs))):
             if not is_value(leaf) and type(leaf) is not Ref:
                 raise TypeError(
@@ -490,7 +451,7 @@ class JitFunction(Generic[_P, _T]):
             _check_outputs(self.name, outs, out_tree)
             return outs
 
-        names = self._argument_names(dynamic, dynamic_kwargs)
+        names = self.argument_names(dynamic, dynamic_kwargs)
         jaxpr, consts, refs = record_program(flat, arguments.avals, names, self.name)
         hidden, params = close_over(jaxpr, [_snapshot(const) for const in consts], self.name)
         trace = Trace(params["jaxpr"], tuple(hidden), tree.sorted_keys(out_trees[-1]))

@@ -1,4 +1,7 @@
-"""Log messages of ``log_compiles`` and ``explain_cache_misses``, and the check ``no_tracing``."""
+"""Log messages of ``log_compiles`` and ``explain_cache_misses``, and the check ``no_tracing``.
+
+Tests: tests/test_config_flags.py.
+"""
 
 from __future__ import annotations
 

@@ -1,4 +1,7 @@
-"""The options of ``jit``, checked against the function's signature."""
+"""The options of ``jit``, checked against the function's signature.
+
+Tests: tests/control/test_jit_options.py.
+"""
 
 from __future__ import annotations
 

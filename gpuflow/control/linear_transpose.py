@@ -1,4 +1,7 @@
-"""The public functions ``linear_transpose`` and ``closure_convert``."""
+"""The public functions ``linear_transpose`` and ``closure_convert``.
+
+Tests: tests/control/test_linear_transpose.py, tests/control/test_linear_call.py.
+"""
 
 from __future__ import annotations
 

@@ -1,4 +1,8 @@
-"""Mapped axes of vmap and pmap: the axis of each leaf, the common size, and the output axes."""
+"""Mapped axes of vmap and pmap: the axis of each leaf, the common size, and the output axes.
+
+Tests: tests/control/test_custom_vjp.py, tests/parallel/test_pmap.py,
+tests/parallel/test_shard_map.py.
+"""
 
 from __future__ import annotations
 

@@ -1,4 +1,7 @@
-"""Error messages: differences of two pytrees of types that should be equal."""
+"""Error messages: differences of two pytrees of types that should be equal.
+
+Tests: tests/control/test_control_errors.py.
+"""
 
 from __future__ import annotations
 

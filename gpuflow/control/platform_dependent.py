@@ -1,4 +1,7 @@
-"""The public functions ``platform_dependent`` and ``composite`` of ``lax``."""
+"""The public functions ``platform_dependent`` and ``composite`` of ``lax``.
+
+Tests: tests/lax/test_lax_rest.py.
+"""
 
 from __future__ import annotations
 

@@ -2,6 +2,8 @@
 
 Each rule derives a program and binds the same primitive again by ``bind(program, operands)``, which
 converts the program's constants to leading operands.
+
+Tests: tests/control/test_control_nesting.py, tests/control/test_refs.py.
 """
 
 from __future__ import annotations

@@ -2,6 +2,8 @@
 
 A body is a ClosedJaxpr without consts. Captured values of the function become leading operands of
 the primitive, so that derivatives, batching and the compiler see them.
+
+Tests: tests/control/test_signatures.py, tests/control/test_control_flow.py.
 """
 
 from __future__ import annotations

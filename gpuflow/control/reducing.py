@@ -3,6 +3,8 @@
 Sums, products, extrema and logical reductions use their own ops. Any other computation is traced
 for scalars, mapped over arrays, and applied as a tree reduction over halves (or to the elements of
 each window).
+
+Tests: tests/control/test_reduce.py, tests/ops/test_windows.py.
 """
 
 from __future__ import annotations

@@ -6,12 +6,14 @@ the other residuals. Transposition turns it into a program of residuals and cota
 recomputation happens in the backward pass. An optimization barrier over all inputs keeps the
 compiler from merging it with the first computation (CSE). The barrier also delays it until the
 cotangents are available. The residuals therefore take no memory in between.
+
+Tests: tests/control/test_remat.py.
 """
 
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from typing import Any
+from typing import Any, NamedTuple
 
 from gpuflow.base.records import record
 from gpuflow.base.util import safe_zip
@@ -181,28 +183,29 @@ def _recomputation(jaxpr: Jaxpr, policy: Any) -> Recomputation:
     program = inline(jaxpr, _is_transparent)
     if policy is None:
         return Recomputation(program, program.eqns, (), program.eqns)
-    first: list[Eqn] = []
+    computed_eqns: list[Eqn] = []
     stored: list[Var] = []
-    again: list[Eqn] = []
+    recomputed_eqns: list[Eqn] = []
     for eqn in program.eqns:
         if _may_save(policy, eqn):
-            first.append(eqn)
+            computed_eqns.append(eqn)
             stored += used_outputs(eqn)
             continue
         rule = eqn.primitive.programs.recompute
         split_eqn = None if rule is None else rule(eqn, lambda inner: _recomputation(inner, policy))
         computed, saved, recomputed = (eqn, [], eqn) if split_eqn is None else split_eqn
-        first.append(computed)
+        computed_eqns.append(computed)
         stored += saved
-        again.append(recomputed)
-    return Recomputation(program, tuple(first), tuple(stored), tuple(again))
+        recomputed_eqns.append(recomputed)
+    return Recomputation(program, tuple(computed_eqns), tuple(stored), tuple(recomputed_eqns))
 
 
 @record
 class Either:
     """The policy of a checkpointed function inside another one: the union of both.
 
-    A record, so that equal pairs of policies are equal keys of caches.
+    A record, so that equal pairs of policies are equal keys of caches. ``inner`` may be None, the
+    policy that stores nothing.
     """
 
     inner: Any
@@ -288,22 +291,35 @@ def _partial_eval(
     return outs, out_unknowns, known_values, unknown_function
 
 
-def _partial_programs(
-    jaxpr: ClosedJaxpr, unknowns: tuple[bool, ...]
-) -> tuple[ClosedJaxpr, list[Any], ClosedJaxpr, tuple[bool, ...]]:
-    """``(*closed, *known inputs) -> known outs``, the closed values, ``(*closed, *known inputs,
-    *unknown inputs) -> unknown outs``, and which outputs are unknown."""
+class _PartialPrograms(NamedTuple):
+    """A checkpointed program, split into known values and unknown ones that recompute them.
 
-    def make() -> tuple[ClosedJaxpr, list[Any], ClosedJaxpr, tuple[bool, ...]]:
+    Attributes:
+        known: ``(*closed, *known inputs) -> known outs``.
+        closed: values of the constants of both programs.
+        unknown: ``(*closed, *known inputs, *unknown inputs) -> unknown outs``.
+        out_unknowns: for each output whether it is unknown.
+    """
+
+    known: ClosedJaxpr
+    closed: list[Any]
+    unknown: ClosedJaxpr
+    out_unknowns: tuple[bool, ...]
+
+
+def _partial_programs(jaxpr: ClosedJaxpr, unknowns: tuple[bool, ...]) -> _PartialPrograms:
+    def make() -> _PartialPrograms:
         known, unknown, flags, _ = partial_jaxpr(jaxpr, unknowns)
         known, closed = close(known)
         inner = known.jaxpr
         split = len(flags) - sum(flags)
         first = dce(with_inputs(known, inner.invars, inner.outvars[:split]).jaxpr)
         again = _composed(inner.invars, inner.eqns, inner.outvars[split:], unknown)
-        return ClosedJaxpr(first), closed, ClosedJaxpr(dce(again.jaxpr)), flags
+        recomputed = ClosedJaxpr(dce(again.jaxpr))
+        return _PartialPrograms(ClosedJaxpr(first), closed, recomputed, flags)
 
-    return jaxpr.jaxpr.memo(("remat parts", unknowns), make)
+    programs: _PartialPrograms = jaxpr.jaxpr.memo(("remat parts", unknowns), make)
+    return programs
 
 
 # --- transposition and lowering ------------------------------------------------------------
@@ -326,11 +342,11 @@ def _lowered(params: dict[str, Any]) -> ClosedJaxpr:
 def _after_barrier(jaxpr: Jaxpr) -> ClosedJaxpr:
     program = dce(jaxpr)
     read = {atom for eqn in program.eqns for atom in eqn.inputs if type(atom) is not Literal}
-    held = [var for var in program.invars if var in read]
-    if not held:
+    read_inputs = [var for var in program.invars if var in read]
+    if not read_inputs:
         return ClosedJaxpr(program)
-    fresh = {var: Var(var.aval) for var in held}
-    barrier = Eqn(optimization_barrier_p, tuple(fresh.values()), tuple(held), {})
+    fresh = {var: Var(var.aval) for var in read_inputs}
+    barrier = Eqn(optimization_barrier_p, tuple(fresh.values()), tuple(read_inputs), {})
     return ClosedJaxpr(
         program.replace(
             invars=tuple(fresh.get(var, var) for var in program.invars),

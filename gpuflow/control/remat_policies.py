@@ -2,6 +2,8 @@
 
 A policy is ``(primitive, *operand avals, **params) -> bool``. It returns whether the outputs of
 such an equation may be stored; all other values are recomputed.
+
+Tests: tests/control/test_remat.py, tests/control/test_remat_policy_answers.py.
 """
 
 from __future__ import annotations

@@ -3,6 +3,8 @@
 Traces are counted by the source line that defines the function. This covers one jitted function
 with new arguments, and new functions, such as a closure in a loop. Most programs trace a function a
 few times on purpose, so only the cost shows that the program should change.
+
+Tests: tests/control/test_retraces.py.
 """
 
 from __future__ import annotations

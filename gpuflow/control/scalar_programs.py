@@ -1,4 +1,7 @@
-"""Users' scalar functions for ops of lax, such as reduce: traced once, then mapped over arrays."""
+"""Users' scalar functions for ops of lax, such as reduce: traced once, then mapped over arrays.
+
+Tests: tests/numpy/test_numpy_indexing.py, tests/lax/test_lax_definitions.py.
+"""
 
 from __future__ import annotations
 

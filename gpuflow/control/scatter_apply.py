@@ -1,4 +1,7 @@
-"""``scatter_apply``: apply a function to elements, once for each occurrence of their index."""
+"""``scatter_apply``: apply a function to elements, once for each occurrence of their index.
+
+Tests: tests/lax/test_lax_definitions.py, tests/numpy/test_numpy_indexing.py.
+"""
 
 from __future__ import annotations
 

@@ -2,6 +2,8 @@
 
 It generalizes the gradient of max pooling to arbitrary functions. The loop runs over the offsets in
 a window: each offset is one strided view of the padded array.
+
+Tests: tests/lax/test_lax_definitions.py.
 """
 
 from __future__ import annotations

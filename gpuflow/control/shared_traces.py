@@ -3,6 +3,8 @@
 As in JAX, users may therefore write ``jit(f)(x)`` at the call. A trace is reused only while the
 objects that the function reads by name are the same: globals, captured variables and defaults. The
 contents of these objects are not compared, as with a single jitted function.
+
+Tests: tests/control/test_shared_traces.py.
 """
 
 from __future__ import annotations

@@ -2,6 +2,8 @@
 
 A lookup in ``Signatures`` needs the flattened arguments. A ``Form`` has generated code that reads
 leaves and key of one pytree structure directly.
+
+Tests: tests/control/test_signatures.py.
 """
 
 from __future__ import annotations

@@ -1,4 +1,7 @@
-"""Ahead-of-time stages of a jitted function: Traced, Lowered, Compiled, as in ``jax.stages``."""
+"""Ahead-of-time stages of a jitted function: Traced, Lowered, Compiled, as in ``jax.stages``.
+
+Tests: tests/control/test_stages.py, tests/control/test_jit_options.py.
+"""
 
 from __future__ import annotations
 
@@ -15,6 +18,7 @@ from gpuflow.base.lazy import LazyModule
 from gpuflow.base.records import record
 from gpuflow.base.util import safe_zip
 from gpuflow.control.entry import Entry
+from gpuflow.control.placed_calls import run_placed, shardings_of
 from gpuflow.core.aval import (
     NOT_MANUAL,
     ManualAxisType,
@@ -27,6 +31,7 @@ from gpuflow.core.refs import type_of
 from gpuflow.core.sharding import PartitionSpec, Sharding, SingleDeviceSharding
 from gpuflow.core.trace import Tracer
 from gpuflow.runtime.device import Device, default_device
+from gpuflow.runtime.distributed import programs
 from gpuflow.runtime.execute import Executable
 
 if TYPE_CHECKING:
@@ -323,7 +328,11 @@ def _formats(structure: tree.TreeDef, avals: Sequence[ShapedArray], shardings: A
 
 
 class Compiled(Stage):
-    """A program compiled for one signature."""
+    """A program compiled for one signature.
+
+    Over a mesh whose devices have memories of their own, ``steps``, texts, costs and memory are
+    those of one device.
+    """
 
     def __init__(
         self,
@@ -334,8 +343,14 @@ class Compiled(Stage):
         requested: Requested | None = None,
     ) -> None:
         super().__init__(entry, in_tree, name, finish, requested)
-        self._executable = entry.executable
-        self._compiled = entry.executable.compiled()
+        self._inputs = [*[None] * entry.hidden, *_of_leaves(self._requested.inputs, in_tree)]
+        self._outputs = [*self._requested.outputs]
+        if self._outputs:  # new values of refs have no shardings
+            self._outputs += [None] * (len(entry.jaxpr.out_avals) - len(self._outputs))
+        outputs = self._outputs or [None] * len(entry.jaxpr.out_avals)
+        local = programs.local(entry.jaxpr, self._inputs, outputs)
+        self._executable = entry.executable if local is None else local.executable(entry.donated)
+        self._compiled = self._executable.compiled()
 
     @property
     def steps(self) -> tuple[plans.Step, ...]:
@@ -363,7 +378,10 @@ class Compiled(Stage):
                     f"[compiled] arguments of {self.fun_name} must have the lowered types; got "
                     f"{got} for {want}. Fix: lower again for other shapes, or convert the argument."
                 )
-        outs = self._executable(entry.operands("compiled", leaves, runs=True))
+        operands = entry.operands("compiled", leaves, runs=True)
+        pairs = safe_zip(self._inputs, shardings_of(operands))
+        shardings = [wanted or current for wanted, current in pairs]
+        outs, _ = run_placed(entry, operands, shardings, self._outputs or None, entry.executable)
         outs = entry.results(leaves, outs, ran=True)
         leaves = outs if self._finish is None else self._finish(outs)
         return tree.unflatten(self._entry.out_tree, leaves)
@@ -500,6 +518,11 @@ class Traced(Stage):
     def entry(self) -> Entry:
         """The traced signature."""
         return self._entry
+
+    @property
+    def requested(self) -> Requested:
+        """The requested shardings and device."""
+        return self._requested
 
     @property
     def jaxpr(self) -> ClosedJaxpr:

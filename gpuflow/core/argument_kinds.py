@@ -3,6 +3,8 @@
 A function with ``@explained`` runs unmodified. Only if it fails with an error that is not in this
 package's form are its arguments compared with its annotations: an argument that does not match its
 annotation is the cause, and the error describes it. Other errors are unchanged.
+
+Tests: tests/core/test_argument_kinds.py.
 """
 
 from __future__ import annotations
@@ -226,13 +228,13 @@ def _allows(kind: _Kind, value: Any, is_strict: bool) -> bool:
 
 def _alternatives(annotation: str, names: _Names) -> list[str]:
     """The members of a union, aliases replaced."""
-    found: list[str] = []
+    members: list[str] = []
     for text in _split(annotation, "|"):
         alias = _ALIASES.get(text)
         if isinstance(names.get(text), GenericAlias | UnionType):
             alias = _MODULES.sub("", str(names[text]))
-        found += [text] if alias is None else _alternatives(alias, names)
-    return found
+        members += [text] if alias is None else _alternatives(alias, names)
+    return members
 
 
 def _kind_of(text: str, names: _Names) -> _Kind | None:
@@ -283,11 +285,11 @@ def _tuple_of(annotations: list[str], names: _Names) -> _Kind:
 
 def _split(text: str, separator: str) -> list[str]:
     """Split an annotation at the separators that are not in brackets."""
-    found, depth = [""], 0
+    items, depth = [""], 0
     for character in text:
         depth += (character == "[") - (character == "]")
         if character == separator and depth == 0:
-            found.append("")
+            items.append("")
         else:
-            found[-1] += character
-    return [item.strip() for item in found]
+            items[-1] += character
+    return [item.strip() for item in items]

@@ -2,6 +2,8 @@
 
 ``ShapedArray`` is interned, so equal avals are one object: comparison is identity, hashing is free,
 and a tuple of avals is a jit key.
+
+Tests: tests/core/test_aval.py.
 """
 
 from __future__ import annotations

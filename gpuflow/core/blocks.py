@@ -3,6 +3,8 @@
 ``Library.what`` returns them. A block describes the operation, not its implementation;
 targets/*/providers/ contain tables of implementations. See
 docs/design/0028-targets-and-providers.md.
+
+Tests: tests/ops/test_device_programs.py, tests/kernels/test_kernels_offline.py.
 """
 
 from __future__ import annotations

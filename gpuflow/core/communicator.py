@@ -3,6 +3,8 @@
 A named axis may have a factor whose neighbors share no memory (docs/design/0016-many-devices.md).
 Such a factor is named by an ``Across``; vmap does not remove it, and the ``impl`` of a collective
 gets its communicator from ``communicator_of``.
+
+Tests: tests/parallel/test_nccl_streams.py, tests/parallel/test_sharded_arrays.py.
 """
 
 from __future__ import annotations
@@ -219,11 +221,11 @@ def communicator_of(op: str, names: Sequence[Any]) -> Communicator | None:
     """
     if not all(isinstance(name, Across) for name in names):
         return None
-    return _serving(op, names[0] if len(names) == 1 else _product_axis(op, tuple(names)))
+    return _serving(op, names[0] if len(names) == 1 else product_axis(op, tuple(names)))
 
 
 @lru_cache(1024)
-def _product_axis(op: str, axes: tuple[Across, ...]) -> Across:
+def product_axis(op: str, axes: tuple[Across, ...]) -> Across:
     """The row-major product of several axes of a mesh, as one ``Across``."""
     first, *others = axes
     if len({axis.key for axis in axes}) > 1 or any(axis.groups is None for axis in axes):

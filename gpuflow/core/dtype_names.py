@@ -1,4 +1,7 @@
-"""Names of dtypes in files: NumPy's and ml_dtypes' own, ``float0``, and those of random keys."""
+"""Names of dtypes in files: NumPy's and ml_dtypes' own, ``float0``, and those of random keys.
+
+Tests: tests/checkpointing/test_round_trips.py, tests/ops/test_exported_ops.py.
+"""
 
 from __future__ import annotations
 

@@ -1,4 +1,7 @@
-"""Side effects of equations."""
+"""Side effects of equations.
+
+Tests: tests/ops/test_between_memories.py, tests/ops/test_callbacks.py.
+"""
 
 from __future__ import annotations
 

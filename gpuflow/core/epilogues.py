@@ -1,4 +1,7 @@
-"""Epilogues: operations of a matrix product on its result before it is stored."""
+"""Epilogues: operations of a matrix product on its result before it is stored.
+
+Tests: tests/targets/cuda/test_gpu_epilogues.py, tests/targets/cuda/test_cuda_blas_lt.py.
+"""
 
 from __future__ import annotations
 

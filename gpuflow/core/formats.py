@@ -1,4 +1,7 @@
-"""Formats of arrays: shardings, and dimension order. Arrays are row-major."""
+"""Formats of arrays: shardings, and dimension order. Arrays are row-major.
+
+Tests: tests/experimental/test_older_names.py.
+"""
 
 from __future__ import annotations
 

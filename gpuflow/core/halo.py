@@ -3,6 +3,8 @@
 A block is a range of one or more dimensions of the result, all elements of the others. The
 partitioner of ``jit`` over a mesh sends each memory the rows that its block needs and that other
 memories hold, as stencil codes do.
+
+Tests: tests/parallel/test_partitioner.py.
 """
 
 from __future__ import annotations

@@ -1,4 +1,7 @@
-"""Jaxprs: traced programs as frozen data, with a printer, a checker and an evaluator."""
+"""Jaxprs: traced programs as frozen data, with a printer, a checker and an evaluator.
+
+Tests: tests/core/test_jaxpr.py.
+"""
 
 from __future__ import annotations
 
@@ -22,7 +25,10 @@ class JaxprTypeError(TypeError):
 
 
 class Var:
-    """A variable of a jaxpr; identity is its name."""
+    """A variable of a jaxpr; identity is its name.
+
+    It is defined once: as an input, a constvar, or an output of one equation.
+    """
 
     __slots__ = ("aval",)
 
@@ -41,7 +47,12 @@ class DropVar(Var):
 
 @final
 class Literal:
-    """A scalar written into a jaxpr."""
+    """A scalar written into a jaxpr.
+
+    Attributes:
+        value: a NumPy scalar.
+        aval: its type; it may be weak.
+    """
 
     __slots__ = ("aval", "value")
 
@@ -95,7 +106,16 @@ _NAMES_IN_JAX = {"inputs": "invars", "outputs": "outvars"}
 
 @record(eq=False)
 class Eqn:
-    """One application of a primitive."""
+    """One application of a primitive. Compares and hashes by identity.
+
+    Attributes:
+        primitive: the primitive.
+        inputs: its operands.
+        outputs: new variables, one for each result; unused ones may be a ``DropVar``.
+        params: its parameters by name; they must not be changed, as equations share them.
+        source: the line of the user's program that bound it, if known.
+        effects: its effects; a subset of those of the jaxpr.
+    """
 
     primitive: Primitive
     inputs: tuple[Atom, ...]
@@ -133,7 +153,19 @@ class Eqn:
 
 @record(eq=False)
 class Jaxpr:
-    """A program of equations in SSA form. Hashes by identity."""
+    """A program of equations in SSA form. Compares and hashes by identity.
+
+    ``check_jaxpr`` checks the invariants: variables are defined once and before their use, outputs
+    of equations match the shape rules, and effects of equations are effects of the jaxpr.
+
+    Attributes:
+        constvars: variables whose values a ``ClosedJaxpr`` has.
+        invars: the inputs.
+        outvars: the outputs: variables or literals; one variable may occur several times.
+        eqns: the equations, in an order in which they can run.
+        effects: the effects of all equations, inner programs included.
+        argument_names: names of the inputs for messages; empty if unknown.
+    """
 
     constvars: tuple[Var, ...]
     invars: tuple[Var, ...]
@@ -176,7 +208,10 @@ class Jaxpr:
         return format_jaxpr(self)
 
     def memo(self, key: Any, make: Callable[[], Any]) -> Any:
-        """A value derived from this jaxpr, made once for each ``key``."""
+        """A value derived from this jaxpr, computed once for each hashable ``key``.
+
+        It lives as long as the jaxpr. It may be computed twice if two threads ask at once.
+        """
         if key not in self._cache:
             self._cache[key] = make()
         return self._cache[key]
@@ -257,7 +292,13 @@ class ClosedJaxpr:
 
 
 def evaluate(jaxpr: Jaxpr, consts: Sequence[Any], operands: Sequence[Any]) -> list[Any]:
-    """Bind every equation of ``jaxpr`` under the current trace."""
+    """Bind every equation of ``jaxpr`` under the current trace.
+
+    Args:
+        jaxpr: the program.
+        consts: values of its constvars.
+        operands: values of its inputs, of their shapes and dtypes; nothing checks that.
+    """
     env: dict[Var, Any] = {}
     for var, value in safe_zip(jaxpr.constvars, consts):
         env[var] = value

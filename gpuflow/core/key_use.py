@@ -6,6 +6,8 @@ the other. A primitive defines its rule in ``keys``. A program is followed equat
 the states of its operands, a loop through two iterations.
 
 Nothing here runs unless the setting is enabled: ``watch`` then wraps the evaluator.
+
+Tests: tests/random/test_key_reuse.py.
 """
 
 from __future__ import annotations

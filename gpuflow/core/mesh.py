@@ -1,6 +1,8 @@
 """Meshes as data: devices in an array whose axes have names.
 
 Nothing here knows arrays. A device is any hashable object with a ``process_index``.
+
+Tests: tests/parallel/test_meshes.py, tests/parallel/test_shardings.py.
 """
 
 from __future__ import annotations
@@ -88,6 +90,10 @@ class _Axes:
         """Whether there are axes and all are Manual."""
         return self._are_all(AxisType.Manual)
 
+    def stands_for(self, other: _Axes) -> bool:
+        """Whether shardings over ``other`` are meant to be over this mesh while it is current."""
+        return isinstance(other, AbstractMesh) and other.shape_tuple == self.shape_tuple
+
     def _described(self) -> str:
         sizes = ", ".join(f"{name!r}: {size}" for name, size in self.shape_tuple)
         return f"({sizes or '()'}, axis_types={self.axis_types})"
@@ -135,6 +141,8 @@ class Mesh(_Axes):
     Raises:
         ValueError: if the number of names and axes differs, or a name or device is repeated.
     """
+
+    is_planned = False  # whether its devices need not exist
 
     def __init__(
         self, devices: Any, axis_names: Any, axis_types: Sequence[AxisType] | None = None
@@ -222,7 +230,7 @@ class Mesh(_Axes):
         axis_types: Sequence[AxisType] | None = None,
     ) -> Mesh:
         """Return the mesh with other devices, names or types of axes."""
-        return Mesh(
+        return type(self)(
             self.devices if devices is None else devices,
             axis_names or self.axis_names,
             axis_types or self.axis_types,
@@ -255,7 +263,7 @@ class Mesh(_Axes):
         return self._hash
 
     def __reduce__(self) -> Any:
-        return Mesh, (self.devices, self.axis_names, self.axis_types)
+        return type(self), (self.devices, self.axis_names, self.axis_types)
 
     def __repr__(self) -> str:
         return (
@@ -265,6 +273,19 @@ class Mesh(_Axes):
 
     def __str__(self) -> str:
         return f"Mesh{self._described()}"
+
+
+class PlannedMesh(Mesh):
+    """A mesh of devices that need not exist, for the plan of one of them.
+
+    While it is the current mesh, it stands for every mesh with its axes, so that functions which
+    name another one in constraints and in shard_map are planned over this one.
+    """
+
+    is_planned = True
+
+    def stands_for(self, other: _Axes) -> bool:
+        return other is not self and other.shape_tuple == self.shape_tuple
 
 
 class AbstractMesh(_Axes):

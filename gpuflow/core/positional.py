@@ -1,4 +1,7 @@
-"""PositionalSharding: devices in an array with the rank of the sharded array."""
+"""PositionalSharding: devices in an array with the rank of the sharded array.
+
+Tests: tests/parallel/test_shardings.py.
+"""
 
 from __future__ import annotations
 

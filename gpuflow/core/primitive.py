@@ -1,4 +1,7 @@
-"""The Primitive record: all rules of one op."""
+"""The Primitive record: all rules of one op.
+
+Tests: tests/ops/test_missing_rules.py, tests/transforms/test_transpose.py.
+"""
 
 from __future__ import annotations
 
@@ -86,6 +89,8 @@ class Placement:
         halo: ``(operand avals, output aval, params) -> Halo | None``: the rows of operands that a
             block of the output needs; for dimensions that do not correspond to one of an operand.
             It is not asked about arrays of keys.
+        communication: ``(operand avals, params) -> Communication | None`` of a collective; None if
+            all devices of its axes share a memory.
     """
 
     device: Callable[[dict[str, Any]], Any] | None = None
@@ -95,6 +100,7 @@ class Placement:
     chunk: Callable[[int, dict[str, Any]], Callable[..., Any] | None] | None = None
     block: Callable[..., Any] | None = None
     halo: Callable[..., Halo | None] | None = None
+    communication: Callable[..., Any] | None = None
 
 
 @record(eq=False)

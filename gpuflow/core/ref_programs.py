@@ -1,4 +1,7 @@
-"""Programs that use refs: their values as inputs and outputs. See docs/design/0021-refs.md."""
+"""Programs that use refs: their values as inputs and outputs. See docs/design/0021-refs.md.
+
+Tests: tests/control/test_refs.py.
+"""
 
 from __future__ import annotations
 
@@ -75,19 +78,21 @@ def _record(
     try:
         with current_trace(trace), made_at(None):
             outs = function(*operands)
-            taken = [(k, ref) for k, ref in enumerate(operands) if type(ref) is Ref]
-            if not cells and not taken:
+            ref_arguments = [(k, ref) for k, ref in enumerate(operands) if type(ref) is Ref]
+            if not cells and not ref_arguments:
                 return *trace.finish(arguments, outs), None
             count = len(cells)
             changes = [(k, cell) for k, cell in enumerate(cells.values())]
             finals = [(k, c._value) for k, c in changes if c._value is not c.argument]
-            finals += [(count + k, r._value) for k, r in taken if r._value is not arguments[k]]
+            finals += [
+                (count + k, r._value) for k, r in ref_arguments if r._value is not arguments[k]
+            ]
             inputs = [cell.argument for cell in cells.values()]
             jaxpr, consts = trace.finish([*inputs, *arguments], [*outs, *[v for _, v in finals]])
     finally:
         trace.finished = True
         trace.ref_cells = None  # which hold tracers
-    use = RefUse(tuple(cells), tuple(k for k, _ in finals), bool(taken))
+    use = RefUse(tuple(cells), tuple(k for k, _ in finals), bool(ref_arguments))
     return _with_leading_consts(jaxpr, count), consts, use
 
 

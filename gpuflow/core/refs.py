@@ -2,6 +2,8 @@
 
 A ref that a recorded program uses is an input of it, and one that it writes an output, which the
 caller puts back (ref_programs.py, docs/design/0021-refs.md). ``gpuflow.ref`` has the operations.
+
+Tests: tests/control/test_refs.py.
 """
 
 from __future__ import annotations

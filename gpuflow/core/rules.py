@@ -1,4 +1,7 @@
-"""Special arguments of a primitive's rules: symbolic zeros, unknowns, mapped axes."""
+"""Special arguments of a primitive's rules: symbolic zeros, unknowns, mapped axes.
+
+Tests: tests/ops/test_every_op.py, tests/ops/test_elementwise_rules.py.
+"""
 
 from __future__ import annotations
 
@@ -76,9 +79,13 @@ class Uniform:
 
 @record
 class AxisData:
-    """The axis that a vmap maps over. ``name`` is None for an anonymous one.
+    """The axis that a vmap maps over.
 
     Attributes:
+        name: its name, for collectives; None for an anonymous axis.
+        size: its length.
+        spmd_name: ``spmd_axis_name`` of vmap: the mesh axis over which shardings inside of it split
+            it; None: they leave it unconstrained.
         has_devices: its elements are the devices of shard_map or pmap: each runs the program.
         varies: the axis of shard_map along which types of mapped values vary.
     """

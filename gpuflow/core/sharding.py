@@ -1,6 +1,8 @@
 """Shardings as data: the assignment of shards of an array to devices.
 
 This module is independent of arrays. A device is any hashable object with a ``process_index``.
+
+Tests: tests/parallel/test_shardings.py, tests/parallel/test_out_sharding.py.
 """
 
 from __future__ import annotations
@@ -417,7 +419,7 @@ class NamedSharding(Sharding):
 
 
 def in_force(sharding: Any, mesh: Mesh | AbstractMesh | None) -> Any:
-    """A PartitionSpec, or a sharding over the axes of ``mesh`` without devices, on ``mesh``.
+    """A PartitionSpec, or a sharding over a mesh that ``mesh`` stands for, on ``mesh``.
 
     Args:
         sharding: the user's value; anything else is returned.
@@ -428,9 +430,8 @@ def in_force(sharding: Any, mesh: Mesh | AbstractMesh | None) -> Any:
     if isinstance(sharding, PartitionSpec):
         return NamedSharding(mesh, sharding)
     is_named = isinstance(sharding, NamedSharding) and not sharding.is_of_types
-    if is_named and isinstance(sharding.mesh, AbstractMesh):
-        is_same = sharding.mesh.shape_tuple == mesh.shape_tuple
-        return NamedSharding(mesh, sharding.spec) if is_same else sharding
+    if is_named and mesh.stands_for(sharding.mesh):
+        return NamedSharding(mesh, sharding.spec)
     return sharding
 
 
@@ -445,16 +446,16 @@ def on_mesh(op: str, sharding: Any, mesh: Mesh | AbstractMesh | None, prefix: st
     Raises:
         ValueError: if it is a PartitionSpec and there is no mesh.
     """
-    found = in_force(sharding, mesh)
+    resolved = in_force(sharding, mesh)
     check(
-        not isinstance(found, PartitionSpec),
+        not isinstance(resolved, PartitionSpec),
         lambda: (
-            f"[{op}] a PartitionSpec needs a mesh; got {prefix}{found} without one. "
+            f"[{op}] a PartitionSpec needs a mesh; got {prefix}{resolved} without one. "
             "Fix: NamedSharding(mesh, spec), or jax.set_mesh(mesh)."
         ),
         ValueError,
     )
-    return found
+    return resolved
 
 
 def _restored_sharding(mesh: Any, spec: PartitionSpec, memory_kind: Any) -> NamedSharding:

@@ -1,4 +1,7 @@
-"""Source locations and scopes of equations: ``eqn.source_info``, and of the current operation."""
+"""Source locations and scopes of equations: ``eqn.source_info``, and of the current operation.
+
+Tests: tests/test_as_jax_names.py.
+"""
 
 from __future__ import annotations
 

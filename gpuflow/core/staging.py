@@ -1,4 +1,7 @@
-"""Staging: running a Python function on tracers that record every bind as an equation."""
+"""Staging: running a Python function on tracers that record every bind as an equation.
+
+Tests: tests/core/test_staging.py.
+"""
 
 from __future__ import annotations
 

@@ -3,6 +3,8 @@
 One trace is current in a thread. No stack of levels is searched: a trace has a parent, and a
 rule of the trace runs with the parent as the current trace. A tracer belongs to one trace; every
 other value, tracers of outer traces among them, is a constant to it.
+
+Tests: tests/core/test_trace.py.
 """
 
 from __future__ import annotations
@@ -31,7 +33,12 @@ from gpuflow.core.aval import HasAval, ShapedArray, register_value_type
 
 
 class Trace:
-    """Gives ``bind`` its meaning."""
+    """Gives ``bind`` its meaning.
+
+    Attributes:
+        parent: the trace that was current when this one began; None for the outermost.
+        finished: whether the traced function has returned; tracers must not be used afterwards.
+    """
 
     __slots__ = ("__weakref__", "finished", "parent")
     # The role of its tracers, for messages.
@@ -42,7 +49,11 @@ class Trace:
         self.finished = False
 
     def process(self, primitive: Any, operands: tuple[Any, ...], params: dict[str, Any]) -> Any:
-        """Apply ``primitive``; returns one output or a sequence of them."""
+        """Apply ``primitive``; returns one output, or a sequence if it has multiple results.
+
+        ``bind`` calls it while this trace is the current one. An operand is a tracer of this trace
+        or any other value, which is a constant.
+        """
         raise NotImplementedError(f"[trace] {type(self).__name__} must define process.")
 
     @property

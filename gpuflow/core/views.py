@@ -1,4 +1,7 @@
-"""Views: arrays described as an offset and strides into a buffer, in elements."""
+"""Views: arrays described as an offset and strides into a buffer, in elements.
+
+Tests: tests/ops/test_layout.py, tests/ops/test_scan_kernels.py.
+"""
 
 from __future__ import annotations
 
@@ -12,7 +15,11 @@ from gpuflow.base.util import row_major_strides
 class View(NamedTuple):
     """``element(i, j, ...) = buffer[offset + i * strides[0] + j * strides[1] + ...]``.
 
-    ``broadcast`` marks the dimensions along which the view repeats itself (stride 0).
+    Attributes:
+        shape: the shape of the view.
+        strides: in elements, for each dimension; they may be 0 or negative.
+        offset: the buffer's element at index (0, 0, ...).
+        broadcast: for each dimension whether the view repeats itself along it (stride 0).
     """
 
     shape: tuple[int, ...]
@@ -125,19 +132,19 @@ def leading_dimensions(old: Sequence[int], new: Sequence[int]) -> list[tuple[int
     The chunks of the first dimension of a group, those of size 1 aside, are the same elements on
     both sides if their number divides both sizes.
     """
-    pairs, a, b = [], 0, 0
-    while a < len(old) and b < len(new):
-        if old[a] == 1 or new[b] == 1:
-            a, b = a + (old[a] == 1), b + (old[a] != 1)
+    pairs, old_dim, new_dim = [], 0, 0
+    while old_dim < len(old) and new_dim < len(new):
+        if old[old_dim] == 1 or new[new_dim] == 1:
+            old_dim, new_dim = old_dim + (old[old_dim] == 1), new_dim + (old[old_dim] != 1)
             continue
-        if 0 in (old[a], new[b]):
+        if 0 in (old[old_dim], new[new_dim]):
             break
-        pairs.append((a, b))
-        left, right = old[a], new[b]
-        a, b = a + 1, b + 1
-        while left != right:
-            if left < right:
-                left, a = left * old[a], a + 1
+        pairs.append((old_dim, new_dim))
+        old_size, new_size = old[old_dim], new[new_dim]
+        old_dim, new_dim = old_dim + 1, new_dim + 1
+        while old_size != new_size:
+            if old_size < new_size:
+                old_size, old_dim = old_size * old[old_dim], old_dim + 1
             else:
-                right, b = right * new[b], b + 1
+                new_size, new_dim = new_size * new[new_dim], new_dim + 1
     return pairs

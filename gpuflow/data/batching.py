@@ -1,4 +1,7 @@
-"""Batches: rows of the arrays of a tree, in order or shuffled by a key."""
+"""Batches: rows of the arrays of a tree, in order or shuffled by a key.
+
+Tests: tests/test_data.py.
+"""
 
 from __future__ import annotations
 

@@ -1,4 +1,7 @@
-"""Arrays of other libraries in batches, without importing those libraries."""
+"""Arrays of other libraries in batches, without importing those libraries.
+
+Tests: tests/test_data.py.
+"""
 
 from __future__ import annotations
 

@@ -5,6 +5,8 @@
 The worker references the queue, not the consumer's end of it: when that is closed or
 garbage-collected, or the interpreter ends, the worker is notified, and stops after its current
 batch.
+
+Tests: tests/test_data.py.
 """
 
 from __future__ import annotations

@@ -4,6 +4,8 @@
 opt_update(step, grads, state)`` and ``get_params(state)``. Pass conjugated gradients of complex
 parameters, ``tree_map(jnp.conj, grads)``. If an optimizer squares a gradient, it squares its
 absolute value, so that each element has one real scale.
+
+Tests: tests/test_optimizers.py.
 """
 
 from __future__ import annotations

@@ -2,6 +2,8 @@
 
 A layer is ``(init_fun, apply_fun)``: ``init_fun(rng, input_shape) -> (output_shape, params)`` and
 ``apply_fun(params, inputs, rng=None) -> outputs``. A size of -1 represents a batch of any size.
+
+Tests: tests/test_stax.py.
 """
 
 from __future__ import annotations

@@ -4,6 +4,8 @@
 traced once; its program also computes, through loops, branches and jitted functions, which check
 failed first. User checks are equations of the program (ops/effects/checks.py). Other checks come
 from rules of ops (transforms/checking.py) and from indexing (numpy/bounds.py).
+
+Tests: tests/test_checkify.py.
 """
 
 from __future__ import annotations

@@ -3,6 +3,8 @@
 If such a function is called outside of jit on arrays on a mesh, its rules determine how arguments
 are sharded, and each device computes its shard. On one device, under jit and other transformations,
 it is the function itself: programs shard its operations.
+
+Tests: tests/parallel/test_custom_partitioning.py.
 """
 
 from __future__ import annotations

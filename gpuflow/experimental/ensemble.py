@@ -3,6 +3,8 @@
 ``solve`` solves one system. Its steps are one loop over a small state. Under ``vmap`` each batch
 element runs the loop independently, with its own step sizes and number of steps. See
 docs/design/0030-ensembles.md.
+
+Tests: tests/experimental/test_ensemble.py.
 """
 
 from __future__ import annotations

@@ -1,4 +1,7 @@
-"""The two programs of ``ensemble.solve``, interpolation within steps, and derivatives."""
+"""The two programs of ``ensemble.solve``, interpolation within steps, and derivatives.
+
+Tests: tests/experimental/test_ensemble.py.
+"""
 
 from __future__ import annotations
 

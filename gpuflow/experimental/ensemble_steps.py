@@ -1,4 +1,7 @@
-"""Methods and states of ``ensemble.solve``: the computation of one step."""
+"""Methods and states of ``ensemble.solve``: the computation of one step.
+
+Tests: tests/experimental/test_ensemble.py.
+"""
 
 from __future__ import annotations
 

@@ -1,4 +1,7 @@
-"""Taylor-mode automatic differentiation: derivatives of all orders along a curve."""
+"""Taylor-mode automatic differentiation: derivatives of all orders along a curve.
+
+Tests: tests/experimental/test_jet.py.
+"""
 
 from __future__ import annotations
 

@@ -1,4 +1,7 @@
-"""Array formats under the names of JAX: all arrays are row-major."""
+"""Array formats under the names of JAX: all arrays are row-major.
+
+Tests: tests/experimental/test_older_names.py.
+"""
 
 from typing import Any
 

@@ -1,4 +1,7 @@
-"""Meshes of devices, as in jax.experimental.mesh_utils."""
+"""Meshes of devices, as in jax.experimental.mesh_utils.
+
+Tests: tests/parallel/test_shardings.py.
+"""
 
 from __future__ import annotations
 

@@ -1,6 +1,8 @@
 """Data exchange between processes outside of programs; all processes must make each call.
 
 In a single process, they behave as in a group of one.
+
+Tests: tests/experimental/test_host_arrays.py, tests/parallel/test_distributed.py.
 """
 
 from __future__ import annotations

@@ -1,4 +1,7 @@
-"""Ordinary differential equations, with gradients by the adjoint equation."""
+"""Ordinary differential equations, with gradients by the adjoint equation.
+
+Tests: tests/scipy_surface/test_scipy_iterations.py.
+"""
 
 from __future__ import annotations
 

@@ -4,6 +4,8 @@ Each layer and direction has the weights W_ih f[4 hidden, inputs], W_hh f[4 hidd
 and b_hh f[4 hidden]. The gates i, f, g and o are along their first dimension. A bidirectional layer
 has two sets of them, forward first. The vector contains W_ih and W_hh of all layers, then b_ih and
 b_hh of all.
+
+Tests: tests/experimental/test_rnn.py.
 """
 
 from __future__ import annotations

@@ -1,4 +1,7 @@
-"""Explicit Runge-Kutta methods on pytrees, shared by ``ode`` and ``ensemble``."""
+"""Explicit Runge-Kutta methods on pytrees, shared by ``ode`` and ``ensemble``.
+
+Tests: tests/experimental/test_ensemble.py.
+"""
 
 from __future__ import annotations
 

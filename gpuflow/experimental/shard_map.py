@@ -1,4 +1,7 @@
-"""shard_map under its older name and with its older arguments."""
+"""shard_map under its older name and with its older arguments.
+
+Tests: tests/parallel/test_shard_map.py.
+"""
 
 from __future__ import annotations
 

@@ -1,4 +1,7 @@
-"""Sharding rules: which dimensions of operands and results correspond ("... i, i j -> ... j")."""
+"""Sharding rules: which dimensions of operands and results correspond ("... i, i j -> ... j").
+
+Tests: tests/parallel/test_custom_partitioning.py.
+"""
 
 from __future__ import annotations
 

@@ -1,4 +1,7 @@
-"""State of types that libraries define, for programs written for JAX."""
+"""State of types that libraries define, for programs written for JAX.
+
+Tests: tests/test_as_jax_names.py.
+"""
 
 from __future__ import annotations
 

@@ -1,11 +1,14 @@
-"""Costs of each step of a plan: bytes, operations, and time, predicted or measured."""
+"""Costs of each step of a plan: bytes, operations, and time, predicted or measured.
+
+Tests: tests/explaining/test_explanation.py.
+"""
 
 from __future__ import annotations
 
 import time
 from collections import Counter
 from collections.abc import Callable, Sequence
-from typing import Any
+from typing import Any, Protocol
 
 import numpy as np
 
@@ -15,12 +18,34 @@ from gpuflow.base.records import record
 from gpuflow.base.tables import Table, scaled
 from gpuflow.base.util import SourceLocation
 from gpuflow.compiler.explain import eqns_of
-from gpuflow.compiler.planning.plan import Plan, ProgramStep, Step, flops_of, traffic_bytes
+from gpuflow.compiler.planning.plan import (
+    CallStep,
+    Plan,
+    ProgramStep,
+    Step,
+    flops_of,
+    traffic_bytes,
+)
 from gpuflow.control.jit_function import JitFunction
 from gpuflow.control.jit_options import JitOptions
+from gpuflow.core.communication import Communication
+from gpuflow.explaining.topology import Topology
 from gpuflow.timing import format_seconds, three_digits
 
 _MAX_CHARACTERS = 44  # of a name in a table
+
+
+class Rates(Protocol):
+    """Peak rates of a device, which predict the times of steps."""
+
+    @property
+    def bytes_per_second(self) -> float:
+        """That a copy of a large array reads and writes."""
+        ...
+
+    def step_seconds(self, plan: Plan, step: Step) -> float:
+        """The predicted time of a step of a plan."""
+        ...
 
 
 @record
@@ -34,6 +59,55 @@ class Ceilings:
 
     bytes_per_second: float
     flops_per_second: float
+
+    def step_seconds(self, plan: Plan, step: Step) -> float:
+        """The larger of the minimum times of a step's bytes and of its operations."""
+        if isinstance(step, ProgramStep):
+            return _program_seconds(self, step)
+        moving = traffic_bytes(plan, step) / self.bytes_per_second
+        return max(moving, flops_of(step) / self.flops_per_second)
+
+
+@record
+class TopologyRates:
+    """The rates of a device of a Topology, and of its links."""
+
+    topology: Topology
+
+    @property
+    def bytes_per_second(self) -> float:
+        """The memory bandwidth."""
+        return self.topology.memory_bandwidth
+
+    def step_seconds(self, plan: Plan, step: Step) -> float:
+        """The time of a collective, or as ``Ceilings.step_seconds``."""
+        if isinstance(step, ProgramStep):
+            return _program_seconds(self, step)
+        communication = communication_of(step)
+        if communication is not None:
+            return 0.0 if communication.phase == "end" else self.topology.seconds(communication)
+        moving = traffic_bytes(plan, step) / self.bytes_per_second
+        is_narrow = isinstance(step, CallStep) and all(
+            operand.aval.dtype.itemsize <= 2 for operand in step.operands[:2]
+        )
+        rate = self.topology.flops if is_narrow else self.topology.float32_flops
+        return max(moving, flops_of(step) / rate)
+
+
+def _program_seconds(rates: Rates, step: ProgramStep) -> float:
+    totals = [
+        sum(rates.step_seconds(inner.plan, inner_step) for inner_step in inner.plan.steps)
+        for inner in step.programs
+    ]
+    return step.eqn.primitive.lower.inner(step.eqn).total(totals)
+
+
+def communication_of(step: Step) -> Communication | None:
+    """The messages of a step; None if it is not a collective over several memories."""
+    if not isinstance(step, CallStep):
+        return None
+    rule = step.eqn.primitive.placement.communication
+    return None if rule is None else rule([x.aval for x in step.operands], step.eqn.params)
 
 
 @record
@@ -50,7 +124,7 @@ class StepCost:
         bytes: that it reads and writes; each array once.
         flops: floating-point operations, one for each scalar function and element.
         lines: the source lines of its equations, the most frequent first.
-        ceilings: of the device.
+        rates: of the device.
     """
 
     number: int
@@ -62,7 +136,7 @@ class StepCost:
     bytes: int
     flops: int
     lines: tuple[SourceLocation, ...]
-    ceilings: Ceilings
+    rates: Rates
 
     @property
     def line(self) -> SourceLocation | None:
@@ -78,7 +152,7 @@ class StepCost:
     def copy_share(self) -> float | None:
         """``bytes_per_second`` over that of a copy; above 1 if the arrays are in a cache."""
         rate = self.bytes_per_second
-        return None if rate is None else rate / self.ceilings.bytes_per_second
+        return None if rate is None else rate / self.rates.bytes_per_second
 
     @property
     def flops_per_second(self) -> float | None:
@@ -86,19 +160,17 @@ class StepCost:
         return self.flops / self.seconds if self.is_measured and self.seconds else None
 
 
-def step_costs(
-    plan: Plan, seconds: Sequence[float] | None, ceilings: Ceilings
-) -> tuple[StepCost, ...]:
+def step_costs(plan: Plan, seconds: Sequence[float] | None, rates: Rates) -> tuple[StepCost, ...]:
     """The costs of all steps, in the order in which they run.
 
     Args:
         plan: the plan.
         seconds: measured ones for each step; None: they are predicted.
-        ceilings: of the device.
+        rates: of the device.
     """
     is_measured = seconds is not None
     if seconds is None:
-        seconds = [_predicted(plan, step, ceilings) for step in plan.steps]
+        seconds = [rates.step_seconds(plan, step) for step in plan.steps]
     total = sum(seconds) or 1.0
     return tuple(
         StepCost(
@@ -111,22 +183,10 @@ def step_costs(
             traffic_bytes(plan, step),
             flops_of(step),
             origins_of(step),
-            ceilings,
+            rates,
         )
         for number, (step, took) in enumerate(zip(plan.steps, seconds, strict=True), 1)
     )
-
-
-def _predicted(plan: Plan, step: Step, ceilings: Ceilings) -> float:
-    """The larger of the minimum times of a step's bytes and of its operations."""
-    if isinstance(step, ProgramStep):
-        totals = [
-            sum(_predicted(inner.plan, inner_step, ceilings) for inner_step in inner.plan.steps)
-            for inner in step.programs
-        ]
-        return step.eqn.primitive.lower.inner(step.eqn).total(totals)
-    moving = traffic_bytes(plan, step) / ceilings.bytes_per_second
-    return max(moving, flops_of(step) / ceilings.flops_per_second)
 
 
 def origins_of(step: Step) -> tuple[SourceLocation, ...]:

@@ -1,4 +1,7 @@
-"""The result of ``gpuflow.explain``."""
+"""The result of ``gpuflow.explain``.
+
+Tests: tests/explaining/test_explanation.py.
+"""
 
 from __future__ import annotations
 
@@ -10,16 +13,62 @@ from pathlib import Path
 from typing import Any
 
 from gpuflow.base.cached import cached_property
+from gpuflow.base.records import record
 from gpuflow.base.tables import Table
-from gpuflow.compiler.explain import PlanView, headline
+from gpuflow.compiler.explain import PlanView, SourcesOf, explain_plan, headline
+from gpuflow.compiler.planning.plan import Plan
+from gpuflow.compiler.target import Target
 from gpuflow.control.stages import Compiled
-from gpuflow.explaining.costs import StepCost, ceilings_of, cost_table, step_costs
+from gpuflow.explaining.costs import Rates, StepCost, ceilings_of, cost_table, step_costs
 from gpuflow.explaining.measuring import step_seconds
 from gpuflow.explaining.memory import memory_over
 from gpuflow.explaining.page import page, text_page
-from gpuflow.runtime.device import default_device
+from gpuflow.runtime.device import Device, default_device
 
 _MAX_ROWS = 40  # of a step in ``str``; loops have programs in them
+
+
+@record(eq=False)
+class Subject:
+    """The plan that an Explanation is about.
+
+    Attributes:
+        plan: the plan.
+        target: the compilation target of the plan.
+        sources_of: from a kernel step to the files with its generated source.
+        device: the device whose rates predict times.
+        stage_text: the text of the shown stage; None: that of the plan.
+    """
+
+    plan: Plan
+    target: Target
+    sources_of: SourcesOf
+    device: Device
+    stage_text: str | None
+
+
+def explained(
+    compiled: Compiled,
+    stage: str,
+    platform: str | None,
+    top: int | None,
+    operands: Sequence[Any] | None,
+) -> Explanation:
+    """Explain a compiled program.
+
+    Args:
+        compiled: the program.
+        stage, platform, top: as for ``gpuflow.explain``.
+        operands: the program runs on them to measure its steps; None: times are predicted.
+    """
+    executable, device = compiled.runtime_executable(), default_device()
+    text = None
+    if stage != "plan" or platform is not None:
+        text = compiled.explain(stage, platform)
+    program = executable.compiled(device)  # the device at the time: the plan is for its platform
+    subject = Subject(program.plan, program.target, program.program.sources_of, device, text)
+    seconds = None if operands is None else step_seconds(executable, program.plan, operands, device)
+    return Explanation(compiled.fun_name, stage, top, subject, seconds)
 
 
 class Explanation:
@@ -31,40 +80,46 @@ class Explanation:
     Attributes:
         name: name of the function.
         stage: the shown stage, as for ``gpuflow.explain``.
-        text: all of it as text.
         top: number of steps that ``str`` shows.
     """
 
+    _hint = ", measure=True measures"  # how to get better times
+
     def __init__(
         self,
-        compiled: Compiled,
+        name: str,
         stage: str,
-        platform: str | None,
         top: int | None,
-        operands: Sequence[Any] | None,
+        subject: Subject,
+        seconds: Sequence[float] | None = None,
     ) -> None:
-        self.name, self.stage, self.top = compiled.fun_name, stage, top
-        self.text: str = compiled.explain(stage, platform)
-        executable = compiled.runtime_executable()
-        # The device at the time: the plan is for its platform.
-        self._device = default_device()
-        self._compiled = executable.compiled(self._device)
-        self._seconds: Sequence[float] | None = None
-        if operands is not None:
-            plan = self._compiled.plan
-            self._seconds = step_seconds(executable, plan, operands, self._device)
+        self.name, self.stage, self.top = name, stage, top
+        self._subject, self._seconds = subject, seconds
+
+    @cached_property
+    def text(self) -> str:
+        """All of it as text."""
+        subject = self._subject
+        if subject.stage_text is not None:
+            return subject.stage_text
+        describe = subject.target.describe_provider
+        return explain_plan(subject.plan, self.name, subject.sources_of, describe)
 
     @cached_property
     def steps(self) -> tuple[StepCost, ...]:
         """The steps in execution order, with the costs of each."""
         if self.stage != "plan":
             return ()
-        return step_costs(self._compiled.plan, self._seconds, ceilings_of(self._device))
+        return step_costs(self._subject.plan, self._seconds, self._rates)
+
+    @property
+    def _rates(self) -> Rates:
+        return ceilings_of(self._subject.device)
 
     @property
     def memory(self) -> tuple[int, ...]:
         """Bytes of temporaries and new results while each step runs."""
-        return memory_over(self._compiled.plan) if self.stage == "plan" else ()
+        return memory_over(self._subject.plan) if self.stage == "plan" else ()
 
     @property
     def is_measured(self) -> bool:
@@ -76,7 +131,7 @@ class Explanation:
         """The ``top`` steps, those that take longest first."""
         shown = len(self._shown())
         of = f" of {len(self.steps)}" if shown < len(self.steps) else ""
-        how = "measured" if self.is_measured else "predicted, measure=True measures"
+        how = "measured" if self.is_measured else f"predicted{self._hint}"
         title = f"{shown}{of} step{'s' if shown != 1 else ''}, longest first; times {how}"
         return cost_table(self.steps, self.top, title)
 
@@ -132,12 +187,13 @@ class Explanation:
         if self.stage == "plan":
             content = page(
                 self._head,
-                self._compiled.plan,
-                self._compiled.target,
+                self._subject.plan,
+                self._subject.target,
                 self.steps,
                 self.table,
                 self.memory,
                 self._view,
+                self._sections(),
             )
         else:
             content = text_page(f"{self.name}: {self.stage}", self.text)
@@ -145,16 +201,18 @@ class Explanation:
         path.write_text(content, encoding="utf-8")
         return path
 
+    def _sections(self) -> Sequence[str]:
+        """HTML that the page shows after its table."""
+        return ()
+
     @property
     def _head(self) -> str:
-        return headline(self._compiled.plan, self.name)
+        return headline(self._subject.plan, self.name)
 
     @property
     def _view(self) -> PlanView:
-        compiled = self._compiled
-        return PlanView(
-            compiled.plan, compiled.program.sources_of, compiled.target.describe_provider
-        )
+        subject = self._subject
+        return PlanView(subject.plan, subject.sources_of, subject.target.describe_provider)
 
     def _shown(self) -> list[int]:
         """The numbers of the steps that are shown, from 0, in the order in which they run."""

@@ -1,4 +1,7 @@
-"""Measure the time of each step of a plan, by the events of profiler traces."""
+"""Measure the time of each step of a plan, by the events of profiler traces.
+
+Tests: tests/explaining/test_explanation.py.
+"""
 
 from __future__ import annotations
 

@@ -103,6 +103,7 @@ def page(
     table: Table,
     memory: Sequence[int],
     view: PlanView,
+    sections: Sequence[str] = (),
 ) -> str:
     """The page of a plan.
 
@@ -114,6 +115,7 @@ def page(
         table: the table of the steps that take longest.
         memory: bytes of temporaries and results while each step runs.
         view: the view of the plan.
+        sections: HTML below the table and the picture of memory.
     """
     colors = _highlighter()
     nodes = list(_nodes(view, costs))
@@ -132,7 +134,7 @@ def page(
         f'<div class="overview"><div>{table._repr_html_()}</div>'
         f"<figure>{memory_picture(memory)}<figcaption>temporaries and results while each step "
         f"runs; {scaled(plan.arena_bytes, 'B')} are reserved for temporaries</figcaption>"
-        "</figure></div>"
+        f"</figure></div>{''.join(sections)}"
         '<p class="legend"><i class="heat"></i> share of the time of a line '
         '<i class="mark"></i> lines and steps that belong together '
         '<i class="end"></i> why a kernel ends: this array is stored</p>'

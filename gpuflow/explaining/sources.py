@@ -1,4 +1,7 @@
-"""The source lines of a plan, and the functions that contain them."""
+"""The source lines of a plan, and the functions that contain them.
+
+Tests: tests/explaining/test_page.py, tests/explaining/test_explanation.py.
+"""
 
 from __future__ import annotations
 

@@ -2,6 +2,8 @@
 
 A size is at least 1. A comparison has a result if it is the same for all sizes that the scope
 allows, and raises otherwise.
+
+Tests: tests/test_export_sizes.py.
 """
 
 from __future__ import annotations

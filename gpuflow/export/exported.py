@@ -1,4 +1,7 @@
-"""``Exported``: a function that can be serialized, and called without its source."""
+"""``Exported``: a function that can be serialized, and called without its source.
+
+Tests: tests/test_export.py.
+"""
 
 from __future__ import annotations
 
@@ -232,10 +235,10 @@ class Exported:
         classes = self._classes(sizes)
 
         def programs() -> Iterator[tuple[Any, tuple[int, ...]]]:
-            for one in classes:
-                yield program.fresh(one)[0], ()
+            for sizes_of_class in classes:
+                yield program.fresh(sizes_of_class)[0], ()
                 if program.donated:
-                    yield program.fresh(one)[0], program.donated
+                    yield program.fresh(sizes_of_class)[0], program.donated
 
         with program.configured():
             return built_kernels(programs())
@@ -250,26 +253,26 @@ class Exported:
             return [{}]
         usual = _usual(sizes_to_trace(symbols, scope))
         if requested is not None:
-            found = [dict(one) for one in requested]
-            for one in found:
+            candidates = [dict(sizes) for sizes in requested]
+            for sizes in candidates:
                 check(
-                    set(one) == set(symbols),
-                    lambda one=one: (
-                        f"[export] sizes must name {', '.join(symbols)}; got {one}. "
+                    set(sizes) == set(symbols),
+                    lambda sizes=sizes: (
+                        f"[export] sizes must name {', '.join(symbols)}; got {sizes}. "
                         f"Fix: {dict.fromkeys(symbols, 8)}."
                     ),
                     ValueError,
                 )
-                program.check_sizes(one)
-            return [*usual, *found]
+                program.check_sizes(sizes)
+            return [*usual, *candidates]
         fixed = program.at(usual[0]).jaxpr
         avals = [var.aval for var in fixed.invars] + [v.aval for e in fixed.eqns for v in e.outputs]
         known = {n for aval in avals for n in aval.shape if _SHORT < n <= _LARGE}
         known -= set(usual[0].values())
         values = [*range(1, _SHORT + 1), *sorted(known)]
-        found = [{**usual[0], symbol: n} for symbol in symbols for n in values]
-        found += [dict.fromkeys(symbols, n) for n in values if len(symbols) > 1]
-        allowed = [one for one in found if all(c.holds(one) for c in scope.constraints)]
+        candidates = [{**usual[0], symbol: n} for symbol in symbols for n in values]
+        candidates += [dict.fromkeys(symbols, n) for n in values if len(symbols) > 1]
+        allowed = [sizes for sizes in candidates if all(c.holds(sizes) for c in scope.constraints)]
         return [*usual, *allowed[:_MAX_CLASSES]]
 
     def call(self, *args: Any, **kwargs: Any) -> Any:

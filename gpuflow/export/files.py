@@ -5,6 +5,8 @@
     sections
 
 Numbers are little-endian.
+
+Tests: tests/test_export_files.py, tests/test_export_forgeries.py.
 """
 
 from __future__ import annotations

@@ -2,6 +2,8 @@
 
 A file has the entries of the cache on disk, under the same keys. A reader with another processor,
 version or setting has other keys, finds nothing and builds.
+
+Tests: tests/test_export_files.py.
 """
 
 from __future__ import annotations

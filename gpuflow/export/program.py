@@ -1,4 +1,7 @@
-"""The computation of an exported function: records of a program, constants, and conditions."""
+"""The computation of an exported function: records of a program, constants, and conditions.
+
+Tests: tests/test_export_files.py, tests/test_export_forgeries.py.
+"""
 
 from __future__ import annotations
 

@@ -9,6 +9,8 @@ kind:
 A program is ``{"in": types, "eqns": [[op, inputs, output types, params], ...], "out": atoms}``: an
 atom is the index of its variable, in the order of definition, or a literal. Classes and functions
 are those of gpuflow alone: a name of anything else is refused when written and when read.
+
+Tests: tests/ops/test_exported_ops.py, tests/test_export_files.py.
 """
 
 from __future__ import annotations

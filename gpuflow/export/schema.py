@@ -2,6 +2,8 @@
 
 These are the types, ranges and references of the JSON. Whether a program follows the rules of the
 ops is checked as soon as it is built, when the file is read too (``program.py``).
+
+Tests: tests/ops/test_exported_ops.py, tests/test_export_forgeries.py.
 """
 
 from __future__ import annotations

@@ -1,4 +1,7 @@
-"""``eval_shape`` of symbolic sizes: from the shapes at several."""
+"""``eval_shape`` of symbolic sizes: from the shapes at several.
+
+Tests: tests/test_export_shape_inference.py.
+"""
 
 from __future__ import annotations
 
@@ -36,19 +39,19 @@ def eval_symbolic_shape(
     )
     symbols = tuple(dict.fromkeys(s for size in symbolic for s in sorted(symbols_of(size))))
     traced_sizes = sizes_to_trace(symbols, scopes[0])
-    found = []
+    results = []
     for sizes in traced_sizes:
-        at = [
+        concrete_leaves = [
             leaf.update(shape=tuple(value_of(size, sizes) for size in leaf.shape))
             if isinstance(leaf, ShapeDtypeStruct)
             else leaf
             for leaf in leaves
         ]
-        call_args, call_kwargs = tree.unflatten(treedef, at)
-        found.append(eval_shape(fun, *call_args, **call_kwargs))
-    structure = tree.structure(found[0])
+        call_args, call_kwargs = tree.unflatten(treedef, concrete_leaves)
+        results.append(eval_shape(fun, *call_args, **call_kwargs))
+    structure = tree.structure(results[0])
     check(
-        all(tree.structure(one) == structure for one in found),
+        all(tree.structure(result) == structure for result in results),
         lambda: (
             "[eval_shape] the tree of results must not depend on symbolic sizes; got several. Fix: "
             "numbers instead of symbols."
@@ -56,13 +59,13 @@ def eval_symbolic_shape(
         ExportError,
     )
     shapes = SizeInference(traced_sizes, scopes[0]).merged(
-        [[list(leaf.shape) for leaf in tree.leaves(one)] for one in found]
+        [[list(leaf.shape) for leaf in tree.leaves(result)] for result in results]
     )
     outs = [
         leaf.update(
             shape=tuple(parsed(n["size"], scopes[0]) if isinstance(n, dict) else n for n in shape)
         )
-        for leaf, shape in zip(tree.leaves(found[0]), shapes, strict=True)
+        for leaf, shape in zip(tree.leaves(results[0]), shapes, strict=True)
     ]
     return tree.unflatten(structure, outs)
 

@@ -1,4 +1,7 @@
-"""Shapes and types with symbolic sizes, and the equations that determine the sizes at a call."""
+"""Shapes and types with symbolic sizes, and the equations that determine the sizes at a call.
+
+Tests: tests/test_export_sizes.py, tests/test_export_shape_inference.py.
+"""
 
 from __future__ import annotations
 
@@ -192,18 +195,18 @@ def solved(avals: Sequence[ShapedArray], shapes: Sequence[tuple[int, ...]]) -> d
     ]
     while True:
         unsolved = [(size, got) for size, got in open_ones if symbols_of(size) - set(sizes)]
-        found = {}
+        solution = {}
         for size, got in unsolved:
             unknown = symbols_of(size) - set(sizes)
             if len(unknown) == 1:
                 (symbol,) = unknown
                 answer = _solution(size, got, symbol, sizes)
                 if answer is not None:
-                    found[symbol] = answer
+                    solution[symbol] = answer
                     break
-        if not found:
+        if not solution:
             break
-        sizes.update(found)
+        sizes.update(solution)
     names = {symbol for size, _ in unsolved for symbol in symbols_of(size)} - set(sizes)
     check(
         not names,

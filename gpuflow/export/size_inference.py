@@ -4,6 +4,8 @@ A function is traced at several sizes. If the records of the programs are equal 
 each number is inferred as a size expression: a polynomial of the symbols, a quotient, or for floats
 a function of one. The inferred expression must give the number at every size exactly. Otherwise
 there is no such program, and the error contains the difference.
+
+Tests: tests/test_export_sizes.py, tests/test_export_shape_inference.py.
 """
 
 from __future__ import annotations
@@ -45,22 +47,22 @@ def sizes_to_trace(symbols: Sequence[str], scope: SymbolicScope) -> list[dict[st
     Raises:
         ExportError: there are too few.
     """
-    found: list[dict[str, int]] = []
+    selected: list[dict[str, int]] = []
     for candidates in (_TRACED_SIZES, _MORE_SIZES, range(1, 65)):
         for sizes in _combinations(symbols, tuple(candidates), scope):
-            if sizes not in found:
-                found.append(sizes)
-        if len(found) >= 2 * _MIN_SIZES * len(symbols):
+            if sizes not in selected:
+                selected.append(sizes)
+        if len(selected) >= 2 * _MIN_SIZES * len(symbols):
             break
     check(
-        len(found) >= _MIN_SIZES,
+        len(selected) >= _MIN_SIZES,
         lambda: (
             f"[export] constraints must leave at least {_MIN_SIZES} sizes to compare; got "
-            f"{scope!r}: {found}. Fix: looser constraints, or numbers instead of symbols."
+            f"{scope!r}: {selected}. Fix: looser constraints, or numbers instead of symbols."
         ),
         ExportError,
     )
-    return sorted(found, key=lambda sizes: sum(sizes.values()))
+    return sorted(selected, key=lambda sizes: sum(sizes.values()))
 
 
 def _combinations(
@@ -106,17 +108,17 @@ class SizeInference:
             ExportError: the records differ in something else.
         """
         first = records[0]
-        if all(type(one) is type(first) and one == first for one in records[1:]):
+        if all(type(record) is type(first) and record == first for record in records[1:]):
             return first
-        if all(type(one) is int for one in records):
+        if all(type(record) is int for record in records):
             text = self._size(tuple(records))
             return {"size": text} if text is not None else self._refuse(records, location)
-        if all(type(one) is dict and one.keys() == first.keys() for one in records):
+        if all(type(record) is dict and record.keys() == first.keys() for record in records):
             return {
-                key: self._merged_field(key, [one[key] for one in records], location)
+                key: self._merged_field(key, [record[key] for record in records], location)
                 for key in first
             }
-        if not all(type(one) is list and len(one) == len(first) for one in records):
+        if not all(type(record) is list and len(record) == len(first) for record in records):
             self._refuse(records, location)
         if first and first[0] in ("number", "float"):
             return self._float(records, location)
@@ -181,13 +183,13 @@ class SizeInference:
     @cached_property
     def _quotients(self) -> list[tuple[str, Any]]:
         """Symbols, and ``floordiv(factor * symbol + rest, divisor)``, the simplest first."""
-        found: dict[str, tuple[str, Any]] = {}
+        by_text: dict[str, tuple[str, Any]] = {}
         for divisor in _DIVISORS:
-            for rest in sorted(range(-divisor, divisor + 1), key=abs):
+            for remainder in sorted(range(-divisor, divisor + 1), key=abs):
                 for factor, symbol in itertools.product(_FACTORS, self._traced_sizes[0]):
-                    size = (factor * parsed(symbol, self._scope) + rest) // divisor
-                    found.setdefault(str(size), (symbol, size))
-        return list(found.values())
+                    size = (factor * parsed(symbol, self._scope) + remainder) // divisor
+                    by_text.setdefault(str(size), (symbol, size))
+        return list(by_text.values())
 
     def _others(self, symbol: str) -> list[Any]:
         return [1, *(parsed(s, self._scope) for s in self._traced_sizes[0] if s != symbol)]
@@ -248,14 +250,14 @@ def number_record(record: dict[str, Any], size: int) -> list[Any]:
 def _monomials(symbols: tuple[str, ...], count: int, scope: SymbolicScope) -> list[Any]:
     """Products of symbols, the simplest first, fewer than there are sizes."""
     names = [parsed(symbol, scope) for symbol in symbols]
-    found: list[Any] = [1]
+    products: list[Any] = [1]
     for power in range(1, _HIGHEST_POWER + 1):
         for factors in itertools.combinations_with_replacement(names, power):
             product: Any = 1
             for factor in factors:
                 product = factor * product
-            found.append(product)
-    return found[: max(2, min(len(found), count - 2))]
+            products.append(product)
+    return products[: max(2, min(len(products), count - 2))]
 
 
 def _solved(rows: list[list[Fraction]], values: list[Fraction]) -> list[Fraction] | None:

@@ -1,4 +1,7 @@
-"""Parse sizes and constraints on them, and the scope that holds those."""
+"""Parse sizes and constraints on them, and the scope that holds those.
+
+Tests: tests/test_export_forgeries.py, tests/test_export_sizes.py.
+"""
 
 from __future__ import annotations
 
@@ -23,7 +26,13 @@ _COMPARISONS: dict[type, tuple[str, Callable[[Any, Any], bool]]] = {
 
 @record
 class Constraint:
-    """A condition on sizes, as text and as two sizes that are compared."""
+    """A condition on sizes: ``compare(left, right)``.
+
+    Attributes:
+        text: the condition as the user wrote it.
+        left, right: ints or Dimensions.
+        compare: a function of module operator.
+    """
 
     text: str
     left: Any
@@ -65,24 +74,27 @@ class SymbolicScope:
 
     def least(self, symbol: str) -> int:
         """Return the minimum size of a symbol according to the constraints on it alone."""
-        least = 1
-        for one in self.constraints:
-            if str(one.left) == symbol and isinstance(one.right, int):
-                if one.compare in (operator.ge, operator.eq):
-                    least = max(least, one.right)
-                elif one.compare is operator.gt:
-                    least = max(least, one.right + 1)
-        return least
+        minimum = 1
+        for constraint in self.constraints:
+            if str(constraint.left) == symbol and isinstance(constraint.right, int):
+                if constraint.compare in (operator.ge, operator.eq):
+                    minimum = max(minimum, constraint.right)
+                elif constraint.compare is operator.gt:
+                    minimum = max(minimum, constraint.right + 1)
+        return minimum
 
     def most(self, symbol: str) -> int | None:
         """Return the maximum size of a symbol, or None if it is unbounded."""
-        most = None
-        for one in self.constraints:
-            if str(one.left) == symbol and isinstance(one.right, int):
-                bound = {operator.le: 0, operator.eq: 0, operator.lt: -1}.get(one.compare)
+        maximum = None
+        for constraint in self.constraints:
+            if str(constraint.left) == symbol and isinstance(constraint.right, int):
+                bound = {operator.le: 0, operator.eq: 0, operator.lt: -1}.get(constraint.compare)
                 if bound is not None:
-                    most = min(one.right + bound, one.right + bound if most is None else most)
-        return most
+                    maximum = min(
+                        constraint.right + bound,
+                        constraint.right + bound if maximum is None else maximum,
+                    )
+        return maximum
 
 
 _OPERATORS: dict[type, Callable[[Any, Any], Any]] = {

@@ -1,4 +1,7 @@
-"""``export``: a jitted function as an ``Exported``, traced once, or at several sizes."""
+"""``export``: a jitted function as an ``Exported``, traced once, or at several sizes.
+
+Tests: tests/test_export.py, tests/test_export_sizes.py.
+"""
 
 from __future__ import annotations
 

@@ -3,6 +3,8 @@
 Dicts, lists, tuples and None are supported; other classes must register how their auxiliary data is
 serialized (``register_pytree_node_serialization``). A process that reads a file must have
 registered them under the same names.
+
+Tests: tests/test_export_forgeries.py, tests/test_export.py.
 """
 
 from __future__ import annotations
@@ -26,7 +28,15 @@ _PLAIN_KEYS = (str, int, bool, type(None))
 
 @record
 class _Registered:
-    """The serialization of a class."""
+    """The serialization of a class.
+
+    Attributes:
+        cls: the class.
+        name: its name in files, which must stay the same.
+        write: the static data of a node as bytes.
+        read: the inverse of ``write``.
+        make: ``(static data, children) -> node``.
+    """
 
     cls: type
     name: str
@@ -48,13 +58,13 @@ def looked_up(path: str) -> Any:
     if not module.startswith(OURS) or "__main__" in module:
         return None
     try:
-        found: Any = import_module(module)
+        value: Any = import_module(module)
         for attribute in name.split("."):
-            found = vars(found)[attribute]
-        is_own = (found.__module__, found.__qualname__) == (module, name)
+            value = vars(value)[attribute]
+        is_own = (value.__module__, value.__qualname__) == (module, name)
     except (ImportError, KeyError, TypeError, ValueError, AttributeError):
         return None
-    return found if is_own else None
+    return value if is_own else None
 
 
 def _own(name: str) -> _Registered | None:

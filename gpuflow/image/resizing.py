@@ -1,4 +1,7 @@
-"""Resizing and translation of images: each axis is multiplied by a weight matrix."""
+"""Resizing and translation of images: each axis is multiplied by a weight matrix.
+
+Tests: tests/test_image.py.
+"""
 
 from __future__ import annotations
 

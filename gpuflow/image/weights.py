@@ -1,6 +1,8 @@
 """Resampling methods and their weight matrices.
 
 The pixel at index ``k`` of an axis covers ``k`` to ``k + 1``, and its center is at ``k + 0.5``.
+
+Tests: tests/test_image.py.
 """
 
 from __future__ import annotations

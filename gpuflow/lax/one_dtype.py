@@ -2,6 +2,8 @@
 
 In rules of ops, ``mul(x, 2)`` means a 2 of the dtype of ``x``. In user code ``lax.mul(x, 2)``
 raises an error for floats, as in JAX: ``jnp.multiply`` promotes.
+
+Tests: tests/lax/test_one_dtype.py.
 """
 
 from __future__ import annotations

@@ -1,4 +1,7 @@
-"""qdwh: the polar decomposition by Halley's iteration with weights."""
+"""qdwh: the polar decomposition by Halley's iteration with weights.
+
+Tests: tests/ops/test_linalg_rest.py, tests/ops/test_linalg_dtypes.py.
+"""
 
 from __future__ import annotations
 

@@ -1,4 +1,7 @@
-"""Names of primitives, such as ``lax.add_p`` for ``add``, looked up in the registry on access."""
+"""Names of primitives, such as ``lax.add_p`` for ``add``, looked up in the registry on access.
+
+Tests: tests/ops/test_linalg_rest.py, tests/lax/test_lax_rest.py.
+"""
 
 from __future__ import annotations
 

@@ -3,6 +3,8 @@
 Indexing, windows and groups take a dozen small arrays, some derivatives several SciPy calls.
 Other ops, and functions used by other packages of gpuflow, are those of ops/; see
 docs/design/0035-composites.md.
+
+Tests: tests/lax/test_lax_definitions.py, tests/lax/test_lax_rest.py.
 """
 
 from __future__ import annotations

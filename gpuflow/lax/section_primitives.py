@@ -2,6 +2,8 @@
 
 ``lax.split`` and similar functions are slices, concatenations and broadcasts. Programs that bind
 JAX's primitives get equations of these names, with the rules of the functions.
+
+Tests: tests/ops/test_linalg_rest.py.
 """
 
 from __future__ import annotations

@@ -1,4 +1,7 @@
-"""Convenience functions of gpuflow.lax: shapes and products."""
+"""Convenience functions of gpuflow.lax: shapes and products.
+
+Tests: tests/lax/test_lax_shapes.py.
+"""
 
 from __future__ import annotations
 

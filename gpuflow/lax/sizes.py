@@ -1,4 +1,7 @@
-"""Shape functions: results of convolutions and window reductions, and arrays of sizes."""
+"""Shape functions: results of convolutions and window reductions, and arrays of sizes.
+
+Tests: tests/lax/test_lax_rest.py.
+"""
 
 from __future__ import annotations
 

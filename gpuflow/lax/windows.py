@@ -1,4 +1,7 @@
-"""Functions of gpuflow.lax that read and write windows: at static and at dynamic indices."""
+"""Functions of gpuflow.lax that read and write windows: at static and at dynamic indices.
+
+Tests: tests/lax/test_lax_shapes.py, tests/numpy/test_argument_kinds.py.
+"""
 
 from __future__ import annotations
 

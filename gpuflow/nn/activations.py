@@ -1,4 +1,7 @@
-"""Activations: elementwise functions of any shape."""
+"""Activations: elementwise functions of any shape.
+
+Tests: tests/nn/test_nn_values.py, tests/ops/test_special_points.py.
+"""
 
 from __future__ import annotations
 

@@ -1,4 +1,7 @@
-"""Attention of queries to keys: argument checks and selection of the implementation."""
+"""Attention of queries to keys: argument checks and selection of the implementation.
+
+Tests: tests/nn/test_nn_attention.py.
+"""
 
 from __future__ import annotations
 

@@ -1,4 +1,7 @@
-"""Attention as products and one softmax, which fuse: the reference implementation."""
+"""Attention as products and one softmax, which fuse: the reference implementation.
+
+Tests: tests/nn/test_nn_attention.py, tests/nn/test_nn_attention_fused.py.
+"""
 
 from __future__ import annotations
 

@@ -2,6 +2,8 @@
 
 Reverse mode runs the gradient kernels. Forward mode, second derivatives and the gradient with
 respect to a bias, which is as large as the scores anyway, use the composition.
+
+Tests: tests/nn/test_nn_attention_fused.py.
 """
 
 from __future__ import annotations

@@ -1,4 +1,7 @@
-"""Random draws of a given variance, which ``variance_scaling`` selects by name."""
+"""Random draws of a given variance, which ``variance_scaling`` selects by name.
+
+Tests: tests/nn/test_nn_initializers.py.
+"""
 
 from __future__ import annotations
 

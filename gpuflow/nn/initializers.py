@@ -1,4 +1,7 @@
-"""Parameter initializers: functions of a random key, a shape and a dtype."""
+"""Parameter initializers: functions of a random key, a shape and a dtype.
+
+Tests: tests/nn/test_nn_initializers.py, tests/nn/test_nn_values.py.
+"""
 
 from __future__ import annotations
 

@@ -1,4 +1,7 @@
-"""Functions along axes: softmax, means of exponentials, standard scores, one-hot vectors."""
+"""Functions along axes: softmax, means of exponentials, standard scores, one-hot vectors.
+
+Tests: tests/test_nn.py, tests/numpy/test_narrow_sums.py.
+"""
 
 from __future__ import annotations
 

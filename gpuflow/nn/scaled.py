@@ -1,4 +1,7 @@
-"""Products of low-precision arrays with block scales."""
+"""Products of low-precision arrays with block scales.
+
+Tests: tests/nn/test_nn_scaled.py.
+"""
 
 from __future__ import annotations
 

@@ -1,4 +1,7 @@
-"""Derivatives of activations that stay finite for huge and infinite operands."""
+"""Derivatives of activations that stay finite for huge and infinite operands.
+
+Tests: tests/ops/test_special_points.py, tests/nn/test_nn_values.py.
+"""
 
 from __future__ import annotations
 

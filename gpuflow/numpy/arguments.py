@@ -1,4 +1,7 @@
-"""Argument conversion for composite functions: arrays, static values and named options."""
+"""Argument conversion for composite functions: arrays, static values and named options.
+
+Tests: tests/numpy/test_operand_kinds.py, tests/numpy/test_argument_kinds.py.
+"""
 
 from __future__ import annotations
 

@@ -1,6 +1,8 @@
 """The Python array API standard: the supported version, and capabilities.
 
 Source: https://data-apis.org/array-api/2024.12
+
+Tests: tests/numpy/test_numpy_array_api.py.
 """
 
 from __future__ import annotations

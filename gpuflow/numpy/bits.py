@@ -1,4 +1,7 @@
-"""Packing and unpacking of bits in bytes."""
+"""Packing and unpacking of bits in bytes.
+
+Tests: tests/test_stored_values.py.
+"""
 
 from __future__ import annotations
 

@@ -3,6 +3,8 @@
 Indexing with numbers outside of an axis is not an error: they are clipped or left out, by ops
 which do not know the array that was indexed. So it is noted here, where the user's index is at
 hand.
+
+Tests: tests/test_checkify.py.
 """
 
 from __future__ import annotations

@@ -1,4 +1,7 @@
-"""Selection of arrays and elements by conditions and indices."""
+"""Selection of arrays and elements by conditions and indices.
+
+Tests: tests/numpy/test_numpy_errors.py, tests/test_stored_values.py.
+"""
 
 from __future__ import annotations
 

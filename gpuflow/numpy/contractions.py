@@ -1,4 +1,7 @@
-"""Products of matrices and tensors, all by dot_general."""
+"""Products of matrices and tensors, all by dot_general.
+
+Tests: tests/numpy/test_numpy_linalg.py, tests/numpy/test_operand_kinds.py.
+"""
 
 from __future__ import annotations
 

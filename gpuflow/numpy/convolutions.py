@@ -1,4 +1,7 @@
-"""Convolution and correlation of vectors."""
+"""Convolution and correlation of vectors.
+
+Tests: tests/numpy/test_numpy_functions.py, tests/numpy/test_numpy_gradients.py.
+"""
 
 from __future__ import annotations
 

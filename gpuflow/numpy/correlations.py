@@ -1,4 +1,7 @@
-"""Weighted means, covariances and correlations."""
+"""Weighted means, covariances and correlations.
+
+Tests: tests/numpy/test_narrow_sums.py, tests/numpy/test_numpy_gradients.py.
+"""
 
 from __future__ import annotations
 

@@ -1,4 +1,7 @@
-"""Creation of arrays from data."""
+"""Creation of arrays from data.
+
+Tests: tests/numpy/test_jax_array.py, tests/numpy/test_operand_kinds.py.
+"""
 
 from __future__ import annotations
 

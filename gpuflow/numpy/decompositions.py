@@ -1,4 +1,7 @@
-"""Decompositions of matrices, with NumPy's names and results."""
+"""Decompositions of matrices, with NumPy's names and results.
+
+Tests: tests/numpy/test_numpy_linalg.py, tests/ops/test_linalg_dtypes.py.
+"""
 
 from __future__ import annotations
 

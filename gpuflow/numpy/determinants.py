@@ -1,4 +1,7 @@
-"""Determinants."""
+"""Determinants.
+
+Tests: tests/numpy/test_numpy_linalg.py, tests/ops/test_linalg_dtypes.py.
+"""
 
 from __future__ import annotations
 

@@ -1,4 +1,7 @@
-"""Differences, numerical derivatives and integrals, and interpolation."""
+"""Differences, numerical derivatives and integrals, and interpolation.
+
+Tests: tests/numpy/test_numpy_gradients.py, tests/test_stored_values.py.
+"""
 
 from __future__ import annotations
 

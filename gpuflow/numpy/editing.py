@@ -1,6 +1,8 @@
 """Replacement of values: the functions that modify their argument in NumPy.
 
 They return new arrays, and require ``inplace=False``.
+
+Tests: tests/test_stored_values.py, tests/numpy/test_operand_kinds.py.
 """
 
 from __future__ import annotations

@@ -1,4 +1,7 @@
-"""einsum: sums of products in the index notation."""
+"""einsum: sums of products in the index notation.
+
+Tests: tests/numpy/test_numpy_linalg.py, tests/numpy/test_numpy_properties.py.
+"""
 
 from __future__ import annotations
 

@@ -1,4 +1,7 @@
-"""Roots, exponentials, logarithms, trigonometry, rounding and complex parts, elementwise."""
+"""Roots, exponentials, logarithms, trigonometry, rounding and complex parts, elementwise.
+
+Tests: tests/numpy/test_numpy_array_api.py, tests/numpy/test_extreme_points.py.
+"""
 
 from __future__ import annotations
 

@@ -1,4 +1,7 @@
-"""Comparisons of whole arrays."""
+"""Comparisons of whole arrays.
+
+Tests: tests/numpy/test_argument_kinds.py, tests/test_stored_values.py.
+"""
 
 from __future__ import annotations
 

@@ -1,4 +1,7 @@
-"""Full-precision products for algorithms, independent of ``default_matmul_precision``."""
+"""Full-precision products for algorithms, independent of ``default_matmul_precision``.
+
+Tests: tests/numpy/test_numpy_linalg.py.
+"""
 
 from __future__ import annotations
 

@@ -1,4 +1,7 @@
-"""Array methods for memory, devices and exchange with other libraries."""
+"""Array methods for memory, devices and exchange with other libraries.
+
+Tests: tests/test_stored_values.py, tests/numpy/test_numpy_array_api.py.
+"""
 
 from __future__ import annotations
 

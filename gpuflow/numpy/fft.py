@@ -1,4 +1,7 @@
-"""jnp.fft: discrete Fourier transforms over any axes, with padding and norms."""
+"""jnp.fft: discrete Fourier transforms over any axes, with padding and norms.
+
+Tests: tests/numpy/test_numpy_fft.py.
+"""
 
 from __future__ import annotations
 

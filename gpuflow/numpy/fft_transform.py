@@ -1,4 +1,7 @@
-"""Implementation of the functions of jnp.fft: axes, lengths and norms."""
+"""Implementation of the functions of jnp.fft: axes, lengths and norms.
+
+Tests: tests/numpy/test_numpy_fft.py.
+"""
 
 from __future__ import annotations
 

@@ -1,4 +1,7 @@
-"""Arrays from and to files, buffers and strings."""
+"""Arrays from and to files, buffers and strings.
+
+Tests: tests/numpy/test_numpy_files.py.
+"""
 
 from __future__ import annotations
 

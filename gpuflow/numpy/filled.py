@@ -1,4 +1,7 @@
-"""Creation of arrays filled with a value, by shape or like another array."""
+"""Creation of arrays filled with a value, by shape or like another array.
+
+Tests: tests/numpy/test_jax_array.py, tests/parallel/test_out_sharding.py.
+"""
 
 from __future__ import annotations
 

@@ -1,4 +1,7 @@
-"""Fitting polynomials to data."""
+"""Fitting polynomials to data.
+
+Tests: tests/numpy/test_numpy_gradients.py, tests/test_stored_values.py.
+"""
 
 from __future__ import annotations
 

@@ -1,4 +1,7 @@
-"""Signs, exponents, fractions and bits of numbers, and functions built on them, elementwise."""
+"""Signs, exponents, fractions and bits of numbers, and functions built on them, elementwise.
+
+Tests: tests/numpy/test_extreme_points.py, tests/numpy/test_numpy_gradients.py.
+"""
 
 from __future__ import annotations
 

@@ -1,4 +1,7 @@
-"""Grids and positions: coordinates of all points, of diagonals and of triangles."""
+"""Grids and positions: coordinates of all points, of diagonals and of triangles.
+
+Tests: tests/test_stored_values.py.
+"""
 
 from __future__ import annotations
 

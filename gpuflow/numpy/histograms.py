@@ -1,4 +1,7 @@
-"""Counting: how many elements fall into each bin."""
+"""Counting: how many elements fall into each bin.
+
+Tests: tests/test_stored_values.py, tests/numpy/test_numpy_gradients.py.
+"""
 
 from __future__ import annotations
 

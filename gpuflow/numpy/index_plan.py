@@ -1,4 +1,7 @@
-"""Index parsing: one entry for each axis of the array, and the positions of new axes."""
+"""Index parsing: one entry for each axis of the array, and the positions of new axes.
+
+Tests: tests/numpy/test_numpy_indexing.py, tests/numpy/test_numpy_errors.py.
+"""
 
 from __future__ import annotations
 

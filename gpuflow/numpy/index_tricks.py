@@ -1,4 +1,7 @@
-"""Arrays made by indexing: ``mgrid``, ``ogrid``, ``r_``, ``c_``, and index expressions."""
+"""Arrays made by indexing: ``mgrid``, ``ogrid``, ``r_``, ``c_``, and index expressions.
+
+Tests: tests/test_stored_values.py.
+"""
 
 from __future__ import annotations
 

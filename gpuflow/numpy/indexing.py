@@ -5,6 +5,8 @@ One index array becomes a gather of rows, several become a general gather.
 
 Out-of-bounds indices read the nearest element. As in JAX, elements read out of bounds by an index
 array of rank 1 or more get no gradient; a window at scalar indices does.
+
+Tests: tests/numpy/test_numpy_indexing.py, tests/numpy/test_placed_slices.py.
 """
 
 from __future__ import annotations

@@ -1,4 +1,7 @@
-"""Bits and divisors of integers, elementwise."""
+"""Bits and divisors of integers, elementwise.
+
+Tests: tests/test_stored_values.py, tests/control/test_composite.py.
+"""
 
 from __future__ import annotations
 

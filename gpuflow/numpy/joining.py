@@ -1,4 +1,7 @@
-"""Concatenation and splitting of arrays."""
+"""Concatenation and splitting of arrays.
+
+Tests: tests/test_stored_values.py, tests/numpy/test_numpy_functions.py.
+"""
 
 from __future__ import annotations
 

@@ -1,4 +1,7 @@
-"""Least squares and pseudo-inverses, by singular values."""
+"""Least squares and pseudo-inverses, by singular values.
+
+Tests: tests/numpy/test_numpy_linalg.py, tests/ops/test_linalg_dtypes.py.
+"""
 
 from __future__ import annotations
 

@@ -1,4 +1,7 @@
-"""Insertion and deletion of elements."""
+"""Insertion and deletion of elements.
+
+Tests: tests/numpy/test_operand_ranks.py, tests/test_stored_values.py.
+"""
 
 from __future__ import annotations
 

@@ -1,4 +1,7 @@
-"""jnp.linalg: matrix decompositions, solvers, norms and products."""
+"""jnp.linalg: matrix decompositions, solvers, norms and products.
+
+Tests: tests/numpy/test_numpy_linalg.py.
+"""
 
 from __future__ import annotations
 

@@ -1,4 +1,7 @@
-"""Comparisons, logic, bits, and choices by condition."""
+"""Comparisons, logic, bits, and choices by condition.
+
+Tests: tests/numpy/test_numpy_array_api.py, tests/ops/test_special_points.py.
+"""
 
 from __future__ import annotations
 

@@ -1,4 +1,7 @@
-"""Functions applied along axes, to indices, and piecewise."""
+"""Functions applied along axes, to indices, and piecewise.
+
+Tests: tests/numpy/test_numpy_gradients.py, tests/test_stored_values.py.
+"""
 
 from __future__ import annotations
 

@@ -1,4 +1,7 @@
-"""Diagonals and products of vectors and matrices that are not plain contractions."""
+"""Diagonals and products of vectors and matrices that are not plain contractions.
+
+Tests: tests/numpy/test_numpy_linalg.py.
+"""
 
 from __future__ import annotations
 

@@ -1,4 +1,7 @@
-"""Reinterpretation of the bytes of arrays: views of another dtype, and byte order."""
+"""Reinterpretation of the bytes of arrays: views of another dtype, and byte order.
+
+Tests: tests/ops/test_dtypes_storage.py, tests/numpy/test_numpy_errors.py.
+"""
 
 from __future__ import annotations
 

@@ -1,6 +1,8 @@
 """The operators, methods and properties of arrays: one table for Array and Tracer.
 
 ``wiring.install`` sets them on both classes.
+
+Tests: tests/test_stored_values.py, tests/numpy/test_iteration.py.
 """
 
 from __future__ import annotations

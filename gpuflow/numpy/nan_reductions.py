@@ -1,4 +1,7 @@
-"""Reductions that ignore nan."""
+"""Reductions that ignore nan.
+
+Tests: tests/numpy/test_narrow_sums.py, tests/numpy/test_numpy_gradients.py.
+"""
 
 from __future__ import annotations
 
@@ -186,6 +189,8 @@ def nanargmax(
 ) -> Array:
     """Return the index of the first maximum, ignoring nan; -1 for slices of only nan.
 
+    As in NumPy and JAX, nan counts as -inf. For slices of only nan and -inf, the result is 0.
+
     Args:
         a: array.
         axis: the axis to search; None flattens the array first.
@@ -209,6 +214,8 @@ def nanargmin(
     a: ArrayLike, axis: int | None = None, out: None = None, keepdims: bool | None = None
 ) -> Array:
     """Return the index of the first minimum, ignoring nan; -1 for slices of only nan.
+
+    As in NumPy and JAX, nan counts as inf. For slices of only nan and inf, the result is 0.
 
     Args:
         a: array.

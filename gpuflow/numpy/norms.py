@@ -1,4 +1,7 @@
-"""Norms of vectors and matrices, and functions of singular values."""
+"""Norms of vectors and matrices, and functions of singular values.
+
+Tests: tests/numpy/test_numpy_linalg.py.
+"""
 
 from __future__ import annotations
 

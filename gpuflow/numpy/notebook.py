@@ -1,4 +1,7 @@
-"""Display of arrays and tracers in notebooks: types, and values or their distribution."""
+"""Display of arrays and tracers in notebooks: types, and values or their distribution.
+
+Tests: tests/numpy/test_notebook.py.
+"""
 
 from __future__ import annotations
 

@@ -1,4 +1,7 @@
-"""``pad``: padding of arrays."""
+"""``pad``: padding of arrays.
+
+Tests: tests/numpy/test_numpy_gradients.py, tests/test_stored_values.py.
+"""
 
 from __future__ import annotations
 

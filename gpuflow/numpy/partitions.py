@@ -1,4 +1,7 @@
-"""Partial sorting: the smallest or largest elements, and sorting of complex numbers."""
+"""Partial sorting: the smallest or largest elements, and sorting of complex numbers.
+
+Tests: tests/numpy/test_operand_kinds.py, tests/test_stored_values.py.
+"""
 
 from __future__ import annotations
 

@@ -2,6 +2,8 @@
 
 An index with such slices is the index of a window: ``x[ds(i, 4), j]`` is ``w[:, j]`` with
 ``w = dynamic_slice(x, ...)``; an update modifies the window and writes it back.
+
+Tests: tests/numpy/test_placed_slices.py.
 """
 
 from __future__ import annotations

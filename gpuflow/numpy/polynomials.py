@@ -1,4 +1,7 @@
-"""Polynomials given by coefficients, the highest power first."""
+"""Polynomials given by coefficients, the highest power first.
+
+Tests: tests/numpy/test_numpy_functions.py, tests/numpy/test_numpy_gradients.py.
+"""
 
 from __future__ import annotations
 

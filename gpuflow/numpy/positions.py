@@ -1,6 +1,8 @@
 """``nonzero`` and related functions: indices of nonzero elements.
 
 The shape of the result depends on values: under jit, ``size=`` must be given.
+
+Tests: tests/numpy/test_complex_order.py, tests/numpy/test_argument_kinds.py.
 """
 
 from __future__ import annotations

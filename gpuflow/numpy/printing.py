@@ -1,4 +1,7 @@
-"""Arrays as text: NumPy's functions and print options, which gpuflow arrays obey."""
+"""Arrays as text: NumPy's functions and print options, which gpuflow arrays obey.
+
+Tests: tests/numpy/test_numpy_errors.py, tests/test_docstrings.py.
+"""
 
 from __future__ import annotations
 

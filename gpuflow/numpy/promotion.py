@@ -1,4 +1,7 @@
-"""Promotion of operands: common dtypes, weak types and ranks."""
+"""Promotion of operands: common dtypes, weak types and ranks.
+
+Tests: tests/numpy/test_numpy_promotion.py, tests/numpy/test_numpy_errors.py.
+"""
 
 from __future__ import annotations
 

@@ -1,4 +1,7 @@
-"""Medians, quantiles and percentiles."""
+"""Medians, quantiles and percentiles.
+
+Tests: tests/numpy/test_numpy_gradients.py, tests/numpy/test_operand_kinds.py.
+"""
 
 from __future__ import annotations
 

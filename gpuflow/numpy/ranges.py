@@ -1,4 +1,7 @@
-"""Ranges of numbers, identities and triangles."""
+"""Ranges of numbers, identities and triangles.
+
+Tests: tests/numpy/test_numpy_errors.py, tests/numpy/test_argument_kinds.py.
+"""
 
 from __future__ import annotations
 

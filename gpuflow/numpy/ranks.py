@@ -1,4 +1,7 @@
-"""Arrays with at least one, two or three axes."""
+"""Arrays with at least one, two or three axes.
+
+Tests: tests/numpy/test_scalar_operands.py, tests/test_stored_values.py.
+"""
 
 from __future__ import annotations
 

@@ -1,4 +1,7 @@
-"""Sums, products, extremes and tests over axes."""
+"""Sums, products, extremes and tests over axes.
+
+Tests: tests/numpy/test_numpy_properties.py, tests/numpy/test_numpy_array_api.py.
+"""
 
 from __future__ import annotations
 

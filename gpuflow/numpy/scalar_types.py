@@ -1,4 +1,7 @@
-"""Scalar types: ``jnp.float32`` is accepted as a dtype, and creates arrays when called."""
+"""Scalar types: ``jnp.float32`` is accepted as a dtype, and creates arrays when called.
+
+Tests: tests/numpy/test_numpy_array_api.py, tests/test_stored_values.py.
+"""
 
 from __future__ import annotations
 

@@ -2,6 +2,8 @@
 
 Whole axes are windows. Everything else (index arrays, ints, other slices) becomes components of
 index vectors; a slice is an index array along a separate axis.
+
+Tests: tests/numpy/test_numpy_indexing.py, tests/ops/test_scatter_shares.py.
 """
 
 from __future__ import annotations

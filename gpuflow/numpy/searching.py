@@ -1,4 +1,7 @@
-"""Search in sorted arrays."""
+"""Search in sorted arrays.
+
+Tests: tests/numpy/test_numpy_sorting.py, tests/numpy/test_complex_order.py.
+"""
 
 from __future__ import annotations
 

@@ -1,6 +1,8 @@
 """Set functions of arrays: union, intersection, differences and membership.
 
 Results whose size depends on values need concrete values, or ``size=`` under jit.
+
+Tests: tests/test_stored_values.py.
 """
 
 from __future__ import annotations

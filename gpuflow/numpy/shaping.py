@@ -2,6 +2,8 @@
 
 Axes of size 1 are added by broadcast_in_dim and dropped by squeeze, never by reshape, so that the
 compiler can match the axes of operand and result.
+
+Tests: tests/numpy/test_numpy_functions.py, tests/numpy/test_numpy_array_api.py.
 """
 
 from __future__ import annotations

@@ -1,4 +1,7 @@
-"""Systems of linear equations and inverses; products and powers of matrices."""
+"""Systems of linear equations and inverses; products and powers of matrices.
+
+Tests: tests/numpy/test_numpy_linalg.py.
+"""
 
 from __future__ import annotations
 

@@ -1,4 +1,7 @@
-"""Sorting, argsort, and cumulative sums and products."""
+"""Sorting, argsort, and cumulative sums and products.
+
+Tests: tests/numpy/test_numpy_sorting.py, tests/numpy/test_numpy_gradients.py.
+"""
 
 from __future__ import annotations
 

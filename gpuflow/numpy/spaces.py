@@ -1,4 +1,7 @@
-"""Samples evenly spaced on a logarithmic scale."""
+"""Samples evenly spaced on a logarithmic scale.
+
+Tests: tests/numpy/test_numpy_gradients.py, tests/test_stored_values.py.
+"""
 
 from __future__ import annotations
 

@@ -1,4 +1,7 @@
-"""Means, variances and standard deviations over axes."""
+"""Means, variances and standard deviations over axes.
+
+Tests: tests/numpy/test_numpy_functions.py, tests/numpy/test_narrow_sums.py.
+"""
 
 from __future__ import annotations
 

@@ -1,4 +1,7 @@
-"""``take`` and ``take_along_axis``: elements by position along one axis."""
+"""``take`` and ``take_along_axis``: elements by position along one axis.
+
+Tests: tests/numpy/test_out_of_range.py, tests/test_stored_values.py.
+"""
 
 from __future__ import annotations
 

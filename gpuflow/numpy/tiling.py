@@ -1,4 +1,7 @@
-"""Repetition, shifts and rotation: tile, repeat, roll, rot90."""
+"""Repetition, shifts and rotation: tile, repeat, roll, rot90.
+
+Tests: tests/numpy/test_argument_kinds.py, tests/numpy/test_numpy_properties.py.
+"""
 
 from __future__ import annotations
 

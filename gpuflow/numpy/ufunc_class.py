@@ -1,6 +1,8 @@
 """``jnp.ufunc``: elementwise functions, and NumPy's ufunc methods.
 
 A ufunc is a ``functools.partial`` of its plain function: a call adds no Python frame.
+
+Tests: tests/test_stored_values.py.
 """
 
 from __future__ import annotations

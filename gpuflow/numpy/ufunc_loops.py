@@ -1,4 +1,7 @@
-"""Sequential reductions and updates by any binary scalar function."""
+"""Sequential reductions and updates by any binary scalar function.
+
+Tests: tests/numpy/test_numpy_gradients.py, tests/test_stored_values.py.
+"""
 
 from __future__ import annotations
 

@@ -1,6 +1,8 @@
 """The elementwise functions that are ufuncs: ``jnp.add`` and so on.
 
 Modules of this package use the undecorated functions.
+
+Tests: tests/test_stored_values.py.
 """
 
 from __future__ import annotations

@@ -1,6 +1,8 @@
 """Elementwise arithmetic and powers, and the builders of elementwise functions.
 
 The builders make one function from one op; functions that need more than promotion are below.
+
+Tests: tests/numpy/test_numpy_array_api.py, tests/ops/test_special_points.py.
 """
 
 from __future__ import annotations

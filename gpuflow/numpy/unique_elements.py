@@ -1,6 +1,8 @@
 """Distinct elements: ``unique`` and the four functions of the array API standard.
 
 Their count depends on values: under jit, ``size=`` must be given.
+
+Tests: tests/numpy/test_complex_order.py, tests/test_stored_values.py.
 """
 
 from __future__ import annotations

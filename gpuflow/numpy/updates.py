@@ -2,6 +2,8 @@
 
 Ints, slices and masks become a select for each element, which fuses with its neighbors; index
 arrays become a scatter. Out-of-bounds indices are dropped.
+
+Tests: tests/numpy/test_numpy_indexing.py.
 """
 
 from __future__ import annotations

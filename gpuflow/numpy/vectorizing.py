@@ -1,4 +1,7 @@
-"""``vectorize``: map functions of scalars, or of arrays with core axes, over arrays."""
+"""``vectorize``: map functions of scalars, or of arrays with core axes, over arrays.
+
+Tests: tests/numpy/test_numpy_gradients.py, tests/numpy/test_numpy_errors.py.
+"""
 
 from __future__ import annotations
 

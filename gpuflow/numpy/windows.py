@@ -1,4 +1,7 @@
-"""Window functions: weights that decrease towards both ends."""
+"""Window functions: weights that decrease towards both ends.
+
+Tests: tests/test_stored_values.py.
+"""
 
 from __future__ import annotations
 

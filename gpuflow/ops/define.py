@@ -1,4 +1,7 @@
-"""Builders with the defaults of families of ops, so that an op is one short definition."""
+"""Builders with the defaults of families of ops, so that an op is one short definition.
+
+Tests: tests/ops/test_every_op.py, tests/ops/test_missing_rules.py.
+"""
 
 from __future__ import annotations
 

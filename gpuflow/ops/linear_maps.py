@@ -3,6 +3,8 @@
 A sum over axes and a cumulative sum are such maps. Integers wrap modulo a power of two, so that
 ``map(x * c + y) = map(x) * c + map(y)`` holds exactly. So a map of an affine function of an iota
 reduces to maps of the iota and of ones, which have closed forms.
+
+Tests: tests/ops/test_identities.py, tests/ops/test_contractions.py.
 """
 
 from __future__ import annotations
@@ -12,6 +14,7 @@ from typing import Any
 
 from gpuflow.base.records import record
 from gpuflow.core.jaxpr import Atom, Eqn
+from gpuflow.core.lowering.rewrite_rules import DefinitionLookup, EqnBuilder
 
 
 @record
@@ -24,8 +27,8 @@ class LinearMap:
         ones: the image of an array of ones of a dtype.
     """
 
-    definition: Any
-    build: Any
+    definition: DefinitionLookup
+    build: EqnBuilder
     leaf: Callable[[Eqn], Atom | None]
     ones: Callable[[Any], Atom]
 

@@ -3,6 +3,8 @@
 ``simplify`` rules expand small problems that a library would solve slowly: a call for a 3 x 3
 matrix, or for a running sum of four elements, takes longer than its arithmetic. The equations fuse
 with their neighbors. Sizes determine their number, so they are in a program's key.
+
+Tests: tests/ops/test_random_bits.py, tests/ops/test_contractions.py.
 """
 
 from __future__ import annotations
@@ -14,6 +16,7 @@ from gpuflow.base.caches import lru_cache
 from gpuflow.base.config import config
 from gpuflow.core.aval import ShapedArray
 from gpuflow.core.jaxpr import Atom, ClosedJaxpr, Eqn, Literal, Var
+from gpuflow.core.lowering.rewrite_rules import EqnBuilder
 from gpuflow.core.staging import trace_closed
 
 
@@ -33,7 +36,7 @@ def program_of(function: Callable[..., Sequence[Any]], eqn: Eqn, **params: Any) 
 
 
 def written_out(
-    function: Callable[..., Sequence[Any]], eqn: Eqn, build: Any, **params: Any
+    function: Callable[..., Sequence[Any]], eqn: Eqn, build: EqnBuilder, **params: Any
 ) -> list[Atom]:
     """Replace the outputs of an equation by those of ``function`` of its operands.
 

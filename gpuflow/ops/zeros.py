@@ -1,4 +1,7 @@
-"""Creation and addition of tangents: symbolic zeros become arrays only if needed."""
+"""Creation and addition of tangents: symbolic zeros become arrays only if needed.
+
+Tests: tests/control/test_symbolic_zeros.py, tests/ops/test_elementwise_rules.py.
+"""
 
 from __future__ import annotations
 

@@ -1,4 +1,7 @@
-"""Creation of meshes, and the current mesh, which PartitionSpecs refer to."""
+"""Creation of meshes, and the current mesh, which PartitionSpecs refer to.
+
+Tests: tests/parallel/test_meshes.py, tests/parallel/test_shardings.py.
+"""
 
 from __future__ import annotations
 
@@ -15,8 +18,8 @@ from gpuflow.base.errors import check
 from gpuflow.base.foreign import brief
 from gpuflow.base.removed import note_removed
 from gpuflow.core.argument_kinds import explained
-from gpuflow.core.mesh import AbstractMesh, AxisType, Mesh
-from gpuflow.runtime.device import Device, devices
+from gpuflow.core.mesh import AbstractMesh, AxisType, Mesh, PlannedMesh
+from gpuflow.runtime.device import Device, PlannedDevice, devices, process
 
 
 @explained
@@ -78,6 +81,14 @@ def device_grid(
     grid = np.empty(count, object)
     grid[:] = chosen[:count]
     return grid.reshape(tuple(shape))
+
+
+def planned_mesh(mesh: Mesh | AbstractMesh, platform: str) -> PlannedMesh:
+    """The planned mesh with the axes of a mesh, for programs of a platform."""
+    grid = np.empty(mesh.size, object)
+    for index in range(mesh.size):
+        grid[index] = PlannedDevice(platform, index, process.index, index)
+    return PlannedMesh(grid.reshape(mesh.axis_sizes), mesh.axis_names, mesh.axis_types)
 
 
 class _MeshScope:

@@ -1,4 +1,7 @@
-"""Visualization of shardings: boxes that show which device has which shard of an array."""
+"""Visualization of shardings: boxes that show which device has which shard of an array.
+
+Tests: tests/parallel/test_shardings.py.
+"""
 
 from __future__ import annotations
 

@@ -1,4 +1,7 @@
-"""Placement of arrays on devices and shardings, resharding, and arrays made from shards."""
+"""Placement of arrays on devices and shardings, resharding, and arrays made from shards.
+
+Tests: tests/parallel/test_shardings.py, tests/parallel/test_sharded_arrays.py.
+"""
 
 from __future__ import annotations
 

@@ -1,4 +1,7 @@
-"""Names for parts of the host's work, which a trace shows on the row of the host."""
+"""Names for parts of the host's work, which a trace shows on the row of the host.
+
+Tests: tests/test_profiler.py.
+"""
 
 from __future__ import annotations
 

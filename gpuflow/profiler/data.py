@@ -1,4 +1,7 @@
-"""Traces read back, as by jax.profiler.ProfileData: processes, their rows, and events."""
+"""Traces read back, as by jax.profiler.ProfileData: processes, their rows, and events.
+
+Tests: tests/profiler/test_trace_files.py, tests/test_profiler.py.
+"""
 
 from __future__ import annotations
 

@@ -1,4 +1,7 @@
-"""Live arrays and their origins, also as a profile for ``pprof``."""
+"""Live arrays and their origins, also as a profile for ``pprof``.
+
+Tests: tests/cli/test_smi.py, tests/test_profiler.py.
+"""
 
 from __future__ import annotations
 

@@ -3,6 +3,8 @@
 A process that was started with ``GPUFLOW_SMI=1`` has a thread that looks at a file's time twice a
 second. While that is new, ``gpuflow smi`` runs, and the thread writes which arrays there are. The
 folder is this user's alone; there are no signals, which programs may use, and no sockets.
+
+Tests: tests/cli/test_smi.py.
 """
 
 from __future__ import annotations

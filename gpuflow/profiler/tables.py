@@ -1,4 +1,7 @@
-"""Tables of a trace: time by operation and by source line, and memory."""
+"""Tables of a trace: time by operation and by source line, and memory.
+
+Tests: tests/test_profiler.py.
+"""
 
 from __future__ import annotations
 

@@ -1,4 +1,7 @@
-"""Start, stop and write traces."""
+"""Start, stop and write traces.
+
+Tests: tests/test_profiler.py.
+"""
 
 from __future__ import annotations
 

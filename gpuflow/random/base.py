@@ -1,4 +1,7 @@
-"""The basic samplers: bits, uniform and normal numbers, and simple functions of them."""
+"""The basic samplers: bits, uniform and normal numbers, and simple functions of them.
+
+Tests: tests/test_random.py, tests/random/test_random_distributions.py.
+"""
 
 from __future__ import annotations
 

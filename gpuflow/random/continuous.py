@@ -1,4 +1,7 @@
-"""Continuous distributions as closed-form transforms of uniform and normal samples."""
+"""Continuous distributions as closed-form transforms of uniform and normal samples.
+
+Tests: tests/random/test_random_distributions.py, tests/test_docstrings.py.
+"""
 
 from __future__ import annotations
 

@@ -1,4 +1,7 @@
-"""The Poisson, binomial and multinomial distributions."""
+"""The Poisson, binomial and multinomial distributions.
+
+Tests: tests/random/test_random_distributions.py.
+"""
 
 from __future__ import annotations
 

@@ -1,4 +1,7 @@
-"""The gamma distribution and samplers based on it."""
+"""The gamma distribution and samplers based on it.
+
+Tests: tests/random/test_random_distributions.py.
+"""
 
 from __future__ import annotations
 
@@ -59,8 +62,8 @@ def _one(key: Any, alpha: Any, in_logarithms: bool) -> Any:
 
     def is_rejected(state: Any) -> Any:
         _, square, cube, u = state
-        far = u >= 1 - np.asarray(0.0331, dtype) * square * square
-        return far & (lax.log(u) >= square * 0.5 + d * (1 - cube + lax.log(cube)))
+        may_reject = u >= 1 - np.asarray(0.0331, dtype) * square * square
+        return may_reject & (lax.log(u) >= square * 0.5 + d * (1 - cube + lax.log(cube)))
 
     def draw_positive(state: Any) -> Any:
         keys = random_ops.random_split(state[0], (2,))
@@ -79,9 +82,9 @@ def _one(key: Any, alpha: Any, in_logarithms: bool) -> Any:
     keys = random_ops.random_split(key, (2,))
     start = keys[0], zero, one, np.asarray(2, dtype)[()]
     cube = lax.while_loop(is_rejected, draw, start)[2]
-    left = 1 - uniform_of(keys[1], (), dtype, zero, one)
+    uniform = 1 - uniform_of(keys[1], (), dtype, zero, one)
     if not in_logarithms:
-        return d * cube * jnp.where(is_raised, lax.pow(left, 1 / alpha), one)
+        return d * cube * jnp.where(is_raised, lax.pow(uniform, 1 / alpha), one)
     logarithm = lax.neg(exponential(random_clone(keys[1]), (), dtype))  # the same sample
     keeps = ~is_raised | (logarithm == 0)
     return lax.log(d) + lax.log(cube) + jnp.where(keeps, zero, logarithm * (1 / alpha))

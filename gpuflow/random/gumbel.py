@@ -1,4 +1,7 @@
-"""Gumbel samples, and categorical samples by the Gumbel-max trick."""
+"""Gumbel samples, and categorical samples by the Gumbel-max trick.
+
+Tests: tests/lax/test_lax_definitions.py, tests/random/test_key_reuse.py.
+"""
 
 from __future__ import annotations
 

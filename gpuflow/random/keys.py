@@ -1,4 +1,7 @@
-"""Keys: created from a seed, split, folded with integers."""
+"""Keys: created from a seed, split, folded with integers.
+
+Tests: tests/random/test_random_keys.py, tests/random/test_rbg_keys.py.
+"""
 
 from __future__ import annotations
 

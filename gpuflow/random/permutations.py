@@ -1,4 +1,7 @@
-"""Random permutations and choices."""
+"""Random permutations and choices.
+
+Tests: tests/random/test_random_keys.py.
+"""
 
 from __future__ import annotations
 

@@ -1,6 +1,8 @@
 """``Array``: an immutable array on a device; its values may still be being computed.
 
 Operators and methods come from one table, ``numpy/methods.py``, through ``wiring.py``.
+
+Tests: tests/runtime/test_array.py.
 """
 
 from __future__ import annotations

@@ -1,4 +1,7 @@
-"""Devices and platforms: which exist, which one is the default, and their drivers."""
+"""Devices and platforms: which exist, which one is the default, and their drivers.
+
+Tests: tests/parallel/test_sharded_arrays.py, tests/runtime/test_devices.py.
+"""
 
 from __future__ import annotations
 
@@ -177,6 +180,22 @@ class Device:
 
     def __str__(self) -> str:
         return f"{self.platform}:{self.id}"
+
+
+@record(repr=False)
+class PlannedDevice(Device):
+    """A device of a ``PlannedMesh``: it has a memory of its own, and nothing runs on it."""
+
+    @property
+    def memory(self) -> Hashable:
+        return "planned", self.platform, self.id
+
+    @cached_property
+    def driver(self) -> Driver:
+        raise ValueError(
+            f"[device] {self} of a planned mesh must not hold arrays, as it need not exist. "
+            "Fix: pass ShapeDtypeStructs to gpuflow.explain, or use a mesh of gpuflow.devices()."
+        )
 
 
 @record(frozen=False)

@@ -2,6 +2,8 @@
 
 It is the data of Arrays on a GPU, and has only the interface that programs need. Kernels do the
 arithmetic; libraries get their own array objects on the same memory.
+
+Tests: tests/ops/test_device_programs.py, tests/runtime/test_array.py.
 """
 
 from __future__ import annotations

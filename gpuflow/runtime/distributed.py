@@ -2,6 +2,8 @@
 
 Each memory holds the shards of its devices as one array. An operation runs in every memory, on its
 shards (SPMD). ``parallel/partition/programs.py`` creates these programs; ``wiring.py`` installs it.
+
+Tests: tests/parallel/test_sharded_arrays.py, tests/checkpointing/test_shards.py.
 """
 
 from __future__ import annotations
@@ -145,9 +147,9 @@ def distribute(value: Any, sharding: Sharding) -> DistributedArray:
     """
     aval = aval_of(value)
     sharding.shard_shape(aval.shape)
-    held = holdings(sharding, aval.ndim)
+    holding_of = holdings(sharding, aval.ndim)
     devices = local_memories(sharding)
-    blocks = [held[device.memory].block(aval.shape) for device in devices]
+    blocks = [holding_of[device.memory].block(aval.shape) for device in devices]
     if type(value) is Array and type(value.data) is not np.ndarray and None not in blocks:
         buffers = [
             _copied_block(value, cast(Index, block), device)
@@ -156,7 +158,7 @@ def distribute(value: Any, sharding: Sharding) -> DistributedArray:
     else:
         host = value.host() if isinstance(value, Array) else as_numpy(value, aval)
         buffers = [
-            device.driver.from_host(np.array(held[device.memory].take(host), order="C"))
+            device.driver.from_host(np.array(holding_of[device.memory].take(host), order="C"))
             for device in devices
         ]
     arrays = [
@@ -209,12 +211,12 @@ def runs_distributed(primitive: Primitive, operands: Sequence[Any], params: dict
     """Whether an op must run in several memories; called only after ``in_use.distributed``."""
     if primitive.lower.is_split:
         return False  # its own execute rule distributes it
-    held = () if primitive.subjaxprs is None else primitive.subjaxprs(params)
-    if any(type(program) is not ClosedJaxpr for program in held):
+    inner_programs = () if primitive.subjaxprs is None else primitive.subjaxprs(params)
+    if any(type(program) is not ClosedJaxpr for program in inner_programs):
         return False  # a Python function: each op that it binds is checked separately
     if any(type(value) is DistributedArray for value in operands):
         return True
-    return any(map(spans_memories, held))
+    return any(map(spans_memories, inner_programs))
 
 
 def _unplugged(*arguments: Any) -> NoReturn:
@@ -229,11 +231,14 @@ class _Programs:
         evaluate: ``(primitive, operands, params) -> results``, for distributed operands.
         run: ``(jaxpr, operands, requested result shardings or None, donated) -> results``.
         reshard: ``(value, sharding) -> array`` with another sharding.
+        local: ``(jaxpr, shardings of operands, requested result shardings) -> LocalProgram | None``
+            that each memory runs; None if all is in one memory.
     """
 
     evaluate: Callable[..., Any] = _unplugged
     run: Callable[..., Any] = _unplugged
     reshard: Callable[..., Any] = _unplugged
+    local: Callable[..., Any] = _unplugged
 
 
 programs = _Programs()

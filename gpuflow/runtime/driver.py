@@ -2,6 +2,8 @@
 
 An Array holds *data*: the driver's representation of an array, which is a NumPy array on the CPU
 and a DeviceArray on a GPU. Only drivers and their programs may access its contents.
+
+Tests: tests/runtime/test_devices.py, tests/targets/cuda/test_cuda_driver.py.
 """
 
 from __future__ import annotations

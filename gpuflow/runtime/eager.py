@@ -2,6 +2,8 @@
 
 On the CPU an op runs by its ``impl`` (NumPy), or by a program of the single op if that is faster.
 A driver with ``evaluate``, as on GPUs, runs all ops itself.
+
+Tests: tests/runtime/test_eager.py, tests/runtime/test_single_ops.py.
 """
 
 from __future__ import annotations

@@ -2,6 +2,8 @@
 
 This is where donation is enforced: a program may overwrite a donated operand only if nothing else
 refers to its memory (``holders``).
+
+Tests: tests/runtime/test_holders.py, tests/control/test_jit.py.
 """
 
 from __future__ import annotations

@@ -20,6 +20,8 @@ the old values. Conditions for that:
   versions count differently.
 - Without the global interpreter lock, a reference count does not include references of other
   threads: they may take one after the check. Importing gpuflow is refused there (base/system.py).
+
+Tests: tests/runtime/test_holders.py.
 """
 
 from __future__ import annotations

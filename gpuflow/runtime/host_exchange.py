@@ -4,6 +4,8 @@ NumPy creates and reads the capsules, but does not support floats of ml_dtypes. 
 as unsigned integers of the same size, and the dtype fields of the capsule are patched.
 
 Source: dlpack.h, version 1.1: DLTensor, DLManagedTensor, DLManagedTensorVersioned, DLDataTypeCode.
+
+Tests: tests/numpy/test_numpy_exchange.py.
 """
 
 from __future__ import annotations

@@ -4,6 +4,8 @@ Other loops and branches are part of native programs. A body gets its output arr
 inputs. These are elements of stacked results, and carries, which are double buffered: iterations
 write alternately to the step's outputs and to spare arrays. An operand that is updated in place is
 an output too, and is passed once.
+
+Tests: tests/ops/test_between_memories.py, tests/control/test_control_flow.py.
 """
 
 from __future__ import annotations
@@ -37,10 +39,11 @@ def runner(
         eqn: the loop or branch.
         bodies: drivers of its programs.
         values: for each program the constant arrays that follow its operands.
-        aliased: for each output whether it is an operand that is updated in place.
+        aliased: for each output whether it is an operand that is updated in place: then the array
+            of the output is that of the operand.
         spare: the second array of each double-buffered carry.
         driver: the device's driver.
-        ahead: whether the body may run one iteration too many, see ``InnerProgram``.
+        is_speculative: whether the body may run one iteration too many, see ``InnerProgram``.
     """
     rule = eqn.primitive.lower
     if rule.branches is not None:

@@ -1,4 +1,7 @@
-"""The kernel cache of this process (CPU), created at first use."""
+"""The kernel cache of this process (CPU), created at first use.
+
+Tests: tests/base/test_caches.py.
+"""
 
 from __future__ import annotations
 

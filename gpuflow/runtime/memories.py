@@ -3,6 +3,8 @@
 Devices that share a memory must form a block of the mesh. Each axis therefore has two factors: the
 number of blocks along it, and the number of neighbors in a block
 (docs/design/0016-many-devices.md).
+
+Tests: tests/parallel/test_sharded_arrays.py.
 """
 
 from __future__ import annotations
@@ -110,7 +112,7 @@ def memories_of(mesh: Mesh) -> Memories | None:
     first = grid.flat[0]
     if len(set(owners.flat)) == 1 and first.is_local:
         return None
-    in_use.distributed = True
+    in_use.distributed = in_use.distributed or not mesh.is_planned
     within = _block_shape(owners)
     between = tuple(n // size for n, size in zip(owners.shape, within, strict=True))
     devices: list[Device] = []
@@ -282,13 +284,14 @@ def holdings(sharding: Sharding, rank: int) -> dict[Hashable, Holding]:
     for device, chunk in zip(sharding._devices, chunks, strict=True):
         owned.setdefault(device.memory, set()).add(chunk)
     holding_of = {}
-    for memory, held in owned.items():
-        along = tuple(tuple(sorted({chunk[dim] for chunk in held})) for dim in range(rank))
+    for memory, owned_chunks in owned.items():
+        along = tuple(tuple(sorted({chunk[dim] for chunk in owned_chunks})) for dim in range(rank))
         check(
-            prod(map(len, along)) == len(held),
-            lambda held=held: (
+            prod(map(len, along)) == len(owned_chunks),
+            lambda owned_chunks=owned_chunks: (
                 "[sharding] the shards of an array in one memory must form a block; got shards "
-                f"{sorted(held)} of {sharding}. Fix: order the devices as gpuflow.make_mesh does."
+                f"{sorted(owned_chunks)} of {sharding}. Fix: order the devices as "
+                "gpuflow.make_mesh does."
             ),
             ValueError,
         )

@@ -2,6 +2,8 @@
 
 A large ``np.empty`` is new memory from the system, whose page faults cost more than filling it.
 The pool therefore reuses blocks. A block returns to the pool when the last array on it is freed.
+
+Tests: tests/runtime/test_memory.py, tests/runtime/test_memory_analysis.py.
 """
 
 from __future__ import annotations
@@ -21,10 +23,10 @@ from gpuflow.base.caches import cache
 from gpuflow.base.errors import OutOfMemoryError
 from gpuflow.runtime.origins import MIN_RECORDED_BYTES, origins
 
-MIN_POOLED = MIN_RECORDED_BYTES
-MAX_POOLED_BYTES = 1 << 30
-ALIGNMENT = 64
-_PAGE = 4096
+MIN_POOLED = MIN_RECORDED_BYTES  # bytes of an array; smaller ones are allocated by NumPy
+MAX_POOLED_BYTES = 1 << 30  # bytes of all free blocks
+ALIGNMENT = 64  # bytes of a cache line, and of an AVX-512 vector
+_PAGE = 4096  # sizes of blocks are multiples of it, so that similar arrays share blocks
 
 _size_t = ctypes.c_size_t
 
@@ -91,6 +93,15 @@ class _Pool:
     Code here must tolerate an interrupt between any two lines. At worst a block is in only one of
     the tables, which wastes it until it is the oldest. Or ``held`` is too large until the pool is
     empty.
+
+    Thread-safe. A block of ``acquire`` belongs to the caller until ``release``, once.
+
+    Attributes:
+        held: bytes of all free blocks.
+        used: bytes of all acquired blocks.
+        peak: the largest ``used`` so far.
+        count: blocks acquired so far.
+        largest: bytes of the largest block acquired so far.
     """
 
     def __init__(self) -> None:
@@ -155,7 +166,10 @@ _pool = _Pool()
 
 
 def allocate(shape: tuple[int, ...], dtype: np.dtype, count: int) -> np.ndarray:
-    """An uninitialized C-contiguous array; ``count`` is its size in bytes."""
+    """An uninitialized C-contiguous array; ``count`` is its size in bytes.
+
+    Thread-safe. The memory returns to the pool when the array and all views of it are freed.
+    """
     if count < MIN_POOLED:
         return np.empty(shape, dtype)
     rounded = -(-count // _PAGE) * _PAGE
@@ -218,17 +232,24 @@ class Arena:
         self.generation = 0
 
     def reserve(self, count: int) -> None:
-        """Make the arena at least ``count`` bytes large."""
+        """Make the arena at least ``count`` bytes large.
+
+        Its contents are lost if it grows, and arrays of it keep the old memory. So it must be
+        called before a plan runs in the arena, not while one does.
+        """
         if self.memory.nbytes < count:
             self.memory = aligned_bytes(count)
             self.generation += 1
 
     def array(self, offset: int, shape: tuple[int, ...], dtype: np.dtype) -> np.ndarray:
-        """The array at ``offset`` of the arena."""
+        """The array at ``offset`` bytes of the arena, which must be reserved that far."""
         return np.ndarray(shape, dtype, buffer=self.memory, offset=offset)
 
     def section(self, offset: int, count: int) -> Arena:
-        """``count`` bytes of this arena as a separate arena, for an inner program of a plan."""
+        """``count`` bytes of this arena as a separate arena, for an inner program of a plan.
+
+        It must not grow, as it would not be a section then.
+        """
         inner = Arena()
         inner.memory = self.memory[offset : offset + count]
         return inner
@@ -239,6 +260,9 @@ class Arenas:
 
     A single thread always gets the same arena. A call never waits for another call, so a host
     function may wait for a call in another thread.
+
+    ``acquire`` and ``release`` need no lock, since pop and append of a list are atomic under the
+    global interpreter lock, which gpuflow requires (base/system.py).
     """
 
     def __init__(self) -> None:

@@ -2,6 +2,8 @@
 
 Finding the user's location takes a microsecond or more, so it is recorded only with that setting,
 and never for small arrays.
+
+Tests: tests/cli/test_smi.py.
 """
 
 from __future__ import annotations

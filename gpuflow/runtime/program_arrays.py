@@ -1,4 +1,7 @@
-"""Printing of driver functions, common to all platforms: arrays, library calls, results."""
+"""Printing of driver functions, common to all platforms: arrays, library calls, results.
+
+Tests: tests/ops/test_device_programs.py, tests/explaining/test_explanation.py.
+"""
 
 from __future__ import annotations
 

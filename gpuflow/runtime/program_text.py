@@ -1,4 +1,7 @@
-"""Source of a plan's driver: a Python function without loops or branches."""
+"""Source of a plan's driver: a Python function without loops or branches.
+
+Tests: tests/test_profiler.py, tests/ops/test_device_programs.py.
+"""
 
 from __future__ import annotations
 

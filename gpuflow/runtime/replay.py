@@ -3,6 +3,8 @@
 A step is an equation, an iteration of a loop, or the branch that was taken. The search goes
 backward from the nonfinite results: the first step with finite operands is the origin. Steps inside
 it are searched in the same way.
+
+Tests: tests/runtime/test_replay.py.
 """
 
 from __future__ import annotations
@@ -125,8 +127,8 @@ def _find_in_step(
         branch = int(as_numpy(values[0], aval_of(values[0])))
         programs = rule.branches(eqn.params)
         taken = min(max(branch, 0), len(programs) - 1)
-        here = f"{location}, in branch {taken} of {eqn.primitive.name}"
-        return _find_in_program(replay, programs[taken], values[1:], source, here)
+        inner_location = f"{location}, in branch {taken} of {eqn.primitive.name}"
+        return _find_in_program(replay, programs[taken], values[1:], source, inner_location)
     if rule.form is None:
         return None
     form = rule.form(eqn.params)
@@ -136,8 +138,8 @@ def _find_in_step(
         iteration, operands = _find_in_while(replay, form, values)
     if iteration is None:
         return None
-    here = f"{location}, in turn {iteration} of {eqn.primitive.name}"
-    return _find_in_program(replay, form.body, operands, source, here)
+    inner_location = f"{location}, in turn {iteration} of {eqn.primitive.name}"
+    return _find_in_program(replay, form.body, operands, source, inner_location)
 
 
 def _find_in_scan(

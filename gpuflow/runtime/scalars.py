@@ -1,4 +1,7 @@
-"""Python scalars as arrays, with a cache of recent ones."""
+"""Python scalars as arrays, with a cache of recent ones.
+
+Tests: tests/numpy/test_scalar_operands.py.
+"""
 
 from __future__ import annotations
 

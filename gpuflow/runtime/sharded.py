@@ -2,6 +2,8 @@
 
 These devices share a driver, so the elements are one array in global order. Operations run on
 ``whole``; the shardings of results are propagated and attached afterwards.
+
+Tests: tests/parallel/test_placed_calls.py, tests/parallel/test_shardings.py.
 """
 
 from __future__ import annotations

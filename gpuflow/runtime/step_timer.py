@@ -2,6 +2,8 @@
 
 A driver that is printed without an active recording has no such statements, hence no overhead. When
 a recording starts or ends, arenas get new generations, so that every driver is printed again.
+
+Tests: tests/explaining/test_explanation.py, tests/test_profiler.py.
 """
 
 from __future__ import annotations

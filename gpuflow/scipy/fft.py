@@ -1,4 +1,7 @@
-"""Discrete cosine transforms."""
+"""Discrete cosine transforms.
+
+Tests: tests/scipy_surface/test_scipy_signal_surface.py.
+"""
 
 from __future__ import annotations
 

@@ -1,4 +1,7 @@
-"""Integration of sampled functions."""
+"""Integration of sampled functions.
+
+Tests: tests/numpy/test_narrow_sums.py, tests/test_stored_values.py.
+"""
 
 from __future__ import annotations
 

@@ -1,4 +1,7 @@
-"""Interpolation on grids."""
+"""Interpolation on grids.
+
+Tests: tests/scipy_surface/test_scipy_signal_surface.py.
+"""
 
 from __future__ import annotations
 

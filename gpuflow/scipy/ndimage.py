@@ -1,4 +1,7 @@
-"""Interpolation of arrays."""
+"""Interpolation of arrays.
+
+Tests: tests/scipy_surface/test_scipy_signal_surface.py.
+"""
 
 from __future__ import annotations
 

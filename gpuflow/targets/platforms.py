@@ -103,5 +103,6 @@ def register_platforms() -> None:
     Called once, when gpuflow is imported. It imports no driver.
     """
     register_platform(Platform("cuda", _cuda_count, _cuda, _has_cuda, target=_cuda_target))
-    register_platform(Platform("cpu", _cpu_count, _cpu, lambda: True, True, _cpu_target))
+    shares_memory = not config.environment.separate_memories
+    register_platform(Platform("cpu", _cpu_count, _cpu, lambda: True, shares_memory, _cpu_target))
     register_platform(Platform("cuda_sim", lambda: config.environment.sim_devices, _cuda_sim))

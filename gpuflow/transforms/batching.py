@@ -1,4 +1,7 @@
-"""Batching: vmap as rules that move one mapped axis through every op."""
+"""Batching: vmap as rules that move one mapped axis through every op.
+
+Tests: tests/transforms/test_batching.py.
+"""
 
 from __future__ import annotations
 

@@ -4,6 +4,8 @@
 the index of the first failed site, counted from 1; the values are those of all sites in order. A
 primitive defines the faults of its operands in ``faults``; one that holds programs defines in
 ``checked`` how it returns failures inside.
+
+Tests: tests/test_checkify.py.
 """
 
 from __future__ import annotations

@@ -1,4 +1,7 @@
-"""Forward-mode differentiation: one pass that carries a tangent with every value."""
+"""Forward-mode differentiation: one pass that carries a tangent with every value.
+
+Tests: tests/transforms/test_jvp.py.
+"""
 
 from __future__ import annotations
 

@@ -4,12 +4,14 @@ Primals are computed under the parent trace; operations on tangents are recorded
 the residuals as constants. By default an op is linearized by running its jvp rule under a
 ``PartialTrace``, which records operations on recorded tangents and sends all others to the parent:
 that is partial evaluation without a second set of tracers.
+
+Tests: tests/transforms/test_linearize.py.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from typing import Any
+from typing import Any, NamedTuple
 
 from gpuflow.base.util import safe_zip
 from gpuflow.core.aval import aval_of
@@ -84,17 +86,52 @@ class LinearizeTrace(TangentTrace):
         return outs, out_tangents
 
 
+class Linearized(NamedTuple):
+    """A flat function at some primals.
+
+    Attributes:
+        outs: its outputs, values of the trace in which ``linearize_flat`` was called.
+        jaxpr: the linear map from the nonzero input tangents to the nonzero output tangents.
+        residuals: values of the constvars of ``jaxpr``.
+        out_nonzeros: for each output whether it has a tangent in ``jaxpr``; the others are zero.
+    """
+
+    outs: list[Any]
+    jaxpr: Jaxpr
+    residuals: list[Any]
+    out_nonzeros: list[bool]
+
+
+class LinearizedJaxpr(NamedTuple):
+    """A jaxpr, split into its evaluation and its linear map.
+
+    Attributes:
+        evaluation: ``(*primals) -> (*outs, *residuals)``.
+        linear: ``(*residuals, *nonzero tangents) -> nonzero out tangents``; no constvars.
+        out_nonzeros: for each output whether it has a tangent in ``linear``; the others are zero.
+        residual_count: count of residuals.
+    """
+
+    evaluation: ClosedJaxpr
+    linear: Jaxpr
+    out_nonzeros: tuple[bool, ...]
+    residual_count: int
+
+
 def linearize_flat(
     function: Callable[..., Sequence[Any]],
     primals: Sequence[Any],
     nonzeros: Sequence[bool] | None = None,
     instantiate_outs: bool | Sequence[bool] = True,
-) -> tuple[list[Any], Jaxpr, list[Any], list[bool]]:
+) -> Linearized:
     """Linearize a flat function at ``primals``.
 
-    Returns:
-        Outputs, a linear jaxpr from the nonzero input tangents to the nonzero output tangents, the
-        residuals (values of its constvars), and which outputs have a tangent in it.
+    Args:
+        function: a function of arrays that returns a sequence of arrays; it is called once.
+        primals: its operands.
+        nonzeros: for each operand whether it has a tangent; None: all have one, so that all must
+            have dtypes with tangents.
+        instantiate_outs: for each output, or for all, whether a zero tangent becomes an array.
     """
     parent = thread_state.trace
     nonzeros = [True] * len(primals) if nonzeros is None else list(nonzeros)
@@ -110,7 +147,7 @@ def _linearized(
     primals: Sequence[Any],
     nonzeros: Sequence[bool],
     instantiate_outs: bool | Sequence[bool],
-) -> tuple[list[Any], Jaxpr, list[Any], list[bool]]:
+) -> Linearized:
     recording = trace.recording
     arguments: list[StagedTracer] = []
     operands = []
@@ -137,20 +174,20 @@ def _linearized(
         jaxpr, residuals = recording.finish(arguments, nonzero_tangents)
     finally:
         trace.finished = recording.finished = trace.partial.finished = True
-    return [primal for primal, _ in pairs], jaxpr, residuals, out_nonzeros
+    return Linearized([primal for primal, _ in pairs], jaxpr, residuals, out_nonzeros)
 
 
 def linearize_jaxpr(
     jaxpr: ClosedJaxpr,
     nonzeros: tuple[bool, ...],
     instantiate_outs: bool | tuple[bool, ...] = False,
-) -> tuple[ClosedJaxpr, Jaxpr, tuple[bool, ...], int]:
-    """Split a jaxpr into the evaluation and the linear map.
+) -> LinearizedJaxpr:
+    """Split a jaxpr into the evaluation and the linear map; cached in the jaxpr.
 
-    Returns:
-        ``(*primals) -> (*outs, *residuals)``; the linear jaxpr ``(*residuals, *nonzero tangents) ->
-        nonzero out tangents``; which outputs have a tangent; and the number of residuals. Outputs
-        named by ``instantiate_outs`` have one in any case.
+    Args:
+        jaxpr: the program.
+        nonzeros: for each input whether it has a tangent.
+        instantiate_outs: for each output, or for all, whether it has a tangent in any case.
     """
     key = ("linearize", nonzeros, instantiate_outs)
     return jaxpr.jaxpr.memo(key, lambda: _make_linearized(jaxpr, nonzeros, instantiate_outs))
@@ -158,7 +195,7 @@ def linearize_jaxpr(
 
 def _make_linearized(
     jaxpr: ClosedJaxpr, nonzeros: tuple[bool, ...], instantiate_outs: bool | tuple[bool, ...]
-) -> tuple[ClosedJaxpr, Jaxpr, tuple[bool, ...], int]:
+) -> LinearizedJaxpr:
     captured: list[Any] = []
 
     def evaluation(*primals: Any) -> list[Any]:
@@ -175,4 +212,4 @@ def _make_linearized(
         invars=(*linear.constvars, *linear.invars),
         argument_names=("",) * (len(linear.constvars) + len(linear.invars)),
     )
-    return ClosedJaxpr(known, tuple(consts)), linear, out_nonzeros, count
+    return LinearizedJaxpr(ClosedJaxpr(known, tuple(consts)), linear, out_nonzeros, count)

@@ -2,12 +2,14 @@
 
 Linearization runs jvp rules this way, with tangents as the unknowns. An op with known and unknown
 operands is recorded as a whole, unless it holds programs: those are split.
+
+Tests: tests/control/test_partial_eval.py.
 """
 
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Any
+from typing import Any, NamedTuple
 
 from gpuflow.base.util import safe_zip
 from gpuflow.core.aval import aval_of
@@ -63,19 +65,33 @@ class PartialTrace(Trace):
         return [next(recorded if flag else computed) for flag in out_unknowns]
 
 
+class PartialJaxpr(NamedTuple):
+    """A jaxpr, split into a program of known values and one of unknown values.
+
+    Attributes:
+        known: ``(*known inputs) -> (*known outs, *residuals)``.
+        unknown: ``(*residuals, *unknown inputs) -> unknown outs``; no constvars.
+        out_unknowns: for each output whether ``unknown`` computes it.
+        residual_count: count of residuals.
+    """
+
+    known: ClosedJaxpr
+    unknown: Jaxpr
+    out_unknowns: tuple[bool, ...]
+    residual_count: int
+
+
 def partial_jaxpr(
     jaxpr: ClosedJaxpr, unknowns: tuple[bool, ...], unknown_outs: tuple[bool, ...] | None = None
-) -> tuple[ClosedJaxpr, Jaxpr, tuple[bool, ...], int]:
+) -> PartialJaxpr:
     """Split a program into the evaluation of known values and a program of the unknown ones.
+
+    The result is cached in the jaxpr.
 
     Args:
         jaxpr: the program.
-        unknowns: which inputs are unknown.
-        unknown_outs: outputs that count as unknown in any case.
-
-    Returns:
-        ``(*known inputs) -> (*known outs, *residuals)``; the jaxpr ``(*residuals, *unknown inputs)
-        -> unknown outs``; which outputs are unknown; and the number of residuals.
+        unknowns: for each input whether it is unknown.
+        unknown_outs: for each output whether it counts as unknown in any case; None: none does.
     """
     key = ("partial", unknowns, unknown_outs)
     return jaxpr.jaxpr.memo(key, lambda: _make_partial(jaxpr, unknowns, unknown_outs))
@@ -83,7 +99,7 @@ def partial_jaxpr(
 
 def _make_partial(
     jaxpr: ClosedJaxpr, unknowns: tuple[bool, ...], unknown_outs: tuple[bool, ...] | None
-) -> tuple[ClosedJaxpr, Jaxpr, tuple[bool, ...], int]:
+) -> PartialJaxpr:
     forced = unknown_outs or (False,) * len(jaxpr.out_avals)
     captured: list[Any] = []
 
@@ -95,7 +111,7 @@ def _make_partial(
     avals = [aval for aval, flag in safe_zip(jaxpr.in_avals, unknowns) if not flag]
     known, consts = trace_to_jaxpr(evaluation, avals)
     unknown, flags, count = captured
-    return ClosedJaxpr(known, tuple(consts)), hoist_consts(unknown), flags, count
+    return PartialJaxpr(ClosedJaxpr(known, tuple(consts)), hoist_consts(unknown), flags, count)
 
 
 def _partial_flat(

@@ -4,6 +4,8 @@ A value under this trace is a function of one parameter, of which its primal is 
 its derivative is another such value. The jvp rule of an op, applied to such values, gives the
 derivative of its outputs as one, so that no op needs rules for higher orders. See
 docs/design/0044-taylor-series.md.
+
+Tests: tests/experimental/test_jet.py.
 """
 
 from __future__ import annotations

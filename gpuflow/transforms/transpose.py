@@ -1,4 +1,7 @@
-"""Transposition of linear programs: from output cotangents to input cotangents."""
+"""Transposition of linear programs: from output cotangents to input cotangents.
+
+Tests: tests/transforms/test_transpose.py, tests/control/test_linear_transpose.py.
+"""
 
 from __future__ import annotations
 

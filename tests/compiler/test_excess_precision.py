@@ -223,6 +223,18 @@ def test_casts_of_the_program_round():
 
 
 @requires_cuda_tools
+def test_a_reduction_over_one_element_is_rounded_before_a_conversion():
+    """Nothing reads memory along the axis of size 1, so that it has no loop."""
+
+    def product(x):
+        steps = lax.broadcasted_iota(x.dtype, (64, 1), 0) * x.dtype.type(0.3)
+        return lax.reduce_prod(x[:, None] * steps, (1,)).astype(jnp.float32)
+
+    (found,) = on_gpu(product, numbers(jnp.bfloat16, 64), excess=True)
+    np.testing.assert_array_equal(found, found.astype(ml_dtypes.bfloat16).astype(np.float32))
+
+
+@requires_cuda_tools
 def test_loops_carry_rounded_values():
     def walk(x, y):
         return lax.scan(lambda c, _: (c * y + x, c.sum()), x, None, length=5)

@@ -5,6 +5,11 @@ import pytest
 
 import gpuflow as gf
 import gpuflow.numpy as jnp
+from gpuflow.compiler.fusion.fuse import describe_program
+from gpuflow.compiler.fusion.legality import loop_structure_of
+from gpuflow.compiler.fusion.recompute import FusedKernel, rematerialize
+from gpuflow.compiler.fusion.regions import Region
+from gpuflow.compiler.passes.program import cse, dce, inline
 from gpuflow.compiler.pipeline import compile_plan
 from gpuflow.compiler.planning.plan import writes_of
 
@@ -146,3 +151,14 @@ def test_what_is_updated_in_place_is_not_read_again(index):
     np.testing.assert_allclose(out, expected, rtol=1e-6)
     # 1 - tanh(x)**2 has an absolute error of some roundings of 1.
     np.testing.assert_allclose(tangent, slope, atol=1e-6)
+
+
+def test_groups_come_in_execution_order():
+    """Readers of a value are visited after it, and so are what they read to recompute it."""
+    jaxpr = dce(cse(inline(gf.make_jaxpr(lambda x, w: jnp.sin(x @ w * 2) @ w)(X, W).jaxpr)))
+    program = describe_program(jaxpr, {})
+    regions = [Region(program, k) for k, found in enumerate(program.iterations) if found]
+    kernels = [FusedKernel(region, loop_structure_of(region)) for region in regions]
+    assert len(rematerialize(program, kernels)) == 2
+    with pytest.raises(AssertionError, match="execution order"):
+        rematerialize(program, kernels[::-1])

@@ -12,7 +12,7 @@ from cpu_harness import call_of, calls_of, normals
 
 import gpuflow as gf
 import gpuflow.numpy as jnp
-from gpuflow.compiler.schedules.split import split_kernel
+from gpuflow.compiler.schedules.split_reduction import split_kernel
 from gpuflow.kir.verify import verify
 from gpuflow.targets.cpu.codegen.schedules.split_reductions import (
     ENOUGH_COLUMNS,

@@ -11,13 +11,13 @@ import gpuflow.kernels.scan as kernels
 from gpuflow import lax
 from gpuflow.base import dtypes
 from gpuflow.core.blocks import Scan
-from gpuflow.targets.cuda.library import scans
+from gpuflow.targets.cuda.library import prefix_scans as scans
 from gpuflow.targets.cuda.library.launch_sequence import (
     ArrayLocation,
     LaunchSequence,
     scalar_format,
 )
-from gpuflow.targets.cuda.library.scans import add_scan
+from gpuflow.targets.cuda.library.prefix_scans import add_scan
 
 pytestmark = requires_cuda_tools
 

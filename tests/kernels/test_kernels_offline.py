@@ -14,8 +14,8 @@ from gpuflow.targets.cuda.codegen.build import link_ptx, read_link_report
 from gpuflow.targets.cuda.codegen.handwritten import build_handwritten
 from gpuflow.targets.cuda.library.convolutions import add_convolution
 from gpuflow.targets.cuda.library.launch_sequence import ArrayLocation, LaunchSequence
+from gpuflow.targets.cuda.library.prefix_scans import add_cumulative
 from gpuflow.targets.cuda.library.runs import add_runs
-from gpuflow.targets.cuda.library.scans import add_cumulative
 from gpuflow.targets.cuda.library.scatter_add import add_atomic_sums
 from gpuflow.targets.cuda.library.small_matrices import add_matrices
 from gpuflow.targets.cuda.library.sorts import add_sort

@@ -119,6 +119,22 @@ def test_threads_call_the_same_functions_for_the_first_time(donate):
                 np.testing.assert_array_equal(a, b, err_msg=str(name))
 
 
+def test_two_threads_call_one_compiled_program():
+    """Each call has its own arrays, for kernels and products, and loops of a native program."""
+    kernels, products, loops, *_ = programs(0.75)
+    values = [np.random.default_rng(k).standard_normal((33, 40)).astype(np.float32) for k in (1, 2)]
+    compiled = gf.jit(lambda x: (kernels(x), products(x), loops(x))).lower(values[0]).compile()
+    want = [gf.tree.map(np.array, compiled(x)) for x in values]
+
+    def work(number):
+        for _ in range(200):
+            found = compiled(values[number])
+            for a, b in zip(gf.tree.leaves(found), gf.tree.leaves(want[number]), strict=True):
+                np.testing.assert_array_equal(a, b)
+
+    at_once(2, work)
+
+
 def test_caches_are_cleared_and_traces_taken_while_threads_call(tmp_path):
     """Functions are made and die meanwhile."""
     going, x = threading.Event(), np.arange(12, dtype=np.float32).reshape(3, 4)

@@ -210,6 +210,23 @@ def test_complex_functions(dtype, bound):
             np.testing.assert_allclose(got[fits], want[fits], rtol=bound, atol=bound, err_msg=name)
 
 
+def test_derivatives_of_wofz():
+    """They are differences of numbers near 1, which cancel for large ``z``."""
+    z = np.concatenate([RNG.normal(size=60) * 4 + 1j * RNG.uniform(0, 12, 60), [0, 1e-8j, 5, 5j]])
+    z = np.concatenate([z, RNG.normal(size=60) + 1j * RNG.normal(size=60)])
+    wofz = lambda z: mp.exp(-z * z) * mp.erfc(-1j * z)  # noqa: E731
+    with gpuflow.enable_x64(True):
+        once = gpuflow.grad(special.wofz, holomorphic=True)
+        _, tangent = gpuflow.jvp(special.wofz, (jnp.asarray(z),), (jnp.full(z.shape, 1j),))
+        for function, order in ((once, 1), (gpuflow.grad(once, holomorphic=True), 2)):
+            got = np.asarray(gpuflow.vmap(function)(jnp.asarray(z)))
+            want = np.array([complex(mp.diff(wofz, mp.mpc(complex(v)), order)) for v in z])
+            bound = 1e-14 * (1 + np.abs(z)) ** (2 * order)
+            assert (np.abs(got - want) <= bound * np.abs(want)).all()
+            if order == 1:
+                assert (np.abs(tangent - 1j * want) <= bound * np.abs(want)).all()
+
+
 def test_bernoulli_numbers():
     with gpuflow.enable_x64(True):
         got = np.asarray(special.bernoulli(60))

@@ -1,4 +1,7 @@
-"""``jax.interpreters.ad``: rules for derivatives of external primitives."""
+"""``jax.interpreters.ad``: rules for derivatives of external primitives.
+
+Tests: tests/test_as_jax_primitives.py.
+"""
 
 from __future__ import annotations
 

@@ -1,4 +1,7 @@
-"""``jax.api_util``: functions of trees as functions of leaves."""
+"""``jax.api_util``: functions of trees as functions of leaves.
+
+Tests: tests/test_as_jax_names.py, tests/test_as_jax_primitives.py.
+"""
 
 from __future__ import annotations
 

@@ -1,4 +1,7 @@
-"""``jax.interpreters.batching``: rules for vmap of external primitives."""
+"""``jax.interpreters.batching``: rules for vmap of external primitives.
+
+Tests: tests/test_as_jax_primitives.py.
+"""
 
 from __future__ import annotations
 

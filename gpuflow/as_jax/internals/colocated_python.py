@@ -2,6 +2,8 @@
 
 Each process drives its own devices here, so that their host is this process: functions run in it,
 when they are called. Devices of other processes are refused.
+
+Tests: tests/test_as_jax_names.py.
 """
 
 from __future__ import annotations

@@ -1,4 +1,7 @@
-"""``jax._src.config``: settings as objects with a value."""
+"""``jax._src.config``: settings as objects with a value.
+
+Tests: tests/test_as_jax_names.py.
+"""
 
 from __future__ import annotations
 

@@ -1,4 +1,7 @@
-"""``jax.core``: types that libraries name in annotations and checks, and the current trace."""
+"""``jax.core``: types that libraries name in annotations and checks, and the current trace.
+
+Tests: tests/test_as_jax_names.py, tests/test_as_jax_primitives.py.
+"""
 
 from __future__ import annotations
 

@@ -1,4 +1,7 @@
-"""``jax._src.dispatch``: one primitive at a time; effects of called programs have happened."""
+"""``jax._src.dispatch``: one primitive at a time; effects of called programs have happened.
+
+Tests: tests/test_as_jax_names.py.
+"""
 
 from __future__ import annotations
 

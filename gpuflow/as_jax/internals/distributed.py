@@ -1,4 +1,7 @@
-"""``jax._src.distributed``: which of several processes this one is."""
+"""``jax._src.distributed``: which of several processes this one is.
+
+Tests: tests/test_as_jax_table.py.
+"""
 
 from __future__ import annotations
 

@@ -1,4 +1,7 @@
-"""``jax._src.dtypes``: facts about dtypes."""
+"""``jax._src.dtypes``: facts about dtypes.
+
+Tests: tests/test_as_jax_names.py.
+"""
 
 from typing import Any
 

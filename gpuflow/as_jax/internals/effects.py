@@ -1,4 +1,7 @@
-"""Effects of external primitives: classes whose instances libraries put into sets."""
+"""Effects of external primitives: classes whose instances libraries put into sets.
+
+Tests: tests/test_as_jax_names.py.
+"""
 
 from __future__ import annotations
 

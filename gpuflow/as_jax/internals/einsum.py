@@ -1,4 +1,7 @@
-"""``jax._src.numpy.einsum``: sums of products by subscripts."""
+"""``jax._src.numpy.einsum``: sums of products by subscripts.
+
+Tests: tests/test_as_jax_names.py.
+"""
 
 from __future__ import annotations
 

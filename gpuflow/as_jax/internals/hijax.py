@@ -2,6 +2,8 @@
 
 It creates values and primitives of user-defined types (``Variable(hijax=True)``, which is not its
 default). gpuflow does not support such types: using them raises an error.
+
+Tests: tests/test_as_jax_names.py, tests/test_as_jax_table.py.
 """
 
 from __future__ import annotations

@@ -1,4 +1,7 @@
-"""``jax._src.linear_util``: functions with their transformations, as jax.extend.linear_util."""
+"""``jax._src.linear_util``: functions with their transformations, as jax.extend.linear_util.
+
+Tests: tests/test_as_jax_names.py, tests/test_as_jax_primitives.py.
+"""
 
 from __future__ import annotations
 

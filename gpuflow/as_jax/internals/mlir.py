@@ -1,4 +1,7 @@
-"""``jax.interpreters.mlir``: lowerings of external primitives are functions of arrays."""
+"""``jax.interpreters.mlir``: lowerings of external primitives are functions of arrays.
+
+Tests: tests/test_as_jax_primitives.py, tests/test_as_jax_names.py.
+"""
 
 from __future__ import annotations
 

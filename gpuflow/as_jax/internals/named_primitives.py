@@ -1,4 +1,7 @@
-"""``jax.extend.core.primitives``: gpuflow's primitives under their names in JAX."""
+"""``jax.extend.core.primitives``: gpuflow's primitives under their names in JAX.
+
+Tests: tests/test_as_jax_primitives.py.
+"""
 
 from __future__ import annotations
 

@@ -1,4 +1,7 @@
-"""``jax.interpreters.partial_eval``: run a function on known and unknown values."""
+"""``jax.interpreters.partial_eval``: run a function on known and unknown values.
+
+Tests: tests/test_as_jax_names.py.
+"""
 
 from __future__ import annotations
 

@@ -2,6 +2,8 @@
 
 It is the record of every op (core/primitive.py), with rules that look into tables that may be
 filled later. See docs/design/0036-primitives-from-outside.md.
+
+Tests: tests/test_as_jax_primitives.py.
 """
 
 from __future__ import annotations

@@ -1,4 +1,7 @@
-"""``jax.extend.random``: user-defined random number generators, and those of gpuflow."""
+"""``jax.extend.random``: user-defined random number generators, and those of gpuflow.
+
+Tests: tests/test_as_jax_names.py.
+"""
 
 from __future__ import annotations
 

@@ -1,4 +1,7 @@
-"""``jax.interpreters.pxla``: the current mesh, and arrays of the shards of devices."""
+"""``jax.interpreters.pxla``: the current mesh, and arrays of the shards of devices.
+
+Tests: tests/test_as_jax_names.py.
+"""
 
 from __future__ import annotations
 

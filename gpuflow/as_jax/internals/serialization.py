@@ -1,4 +1,7 @@
-"""``jax.experimental.array_serialization.serialization``: arrays in files, in the background."""
+"""``jax.experimental.array_serialization.serialization``: arrays in files, in the background.
+
+Tests: tests/test_as_jax_serialization.py.
+"""
 
 from __future__ import annotations
 

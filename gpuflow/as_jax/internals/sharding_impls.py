@@ -1,4 +1,7 @@
-"""``jax._src.sharding_impls``: the mark of a sharding that is not given."""
+"""``jax._src.sharding_impls``: the mark of a sharding that is not given.
+
+Tests: tests/test_as_jax_table.py.
+"""
 
 from typing import Any
 

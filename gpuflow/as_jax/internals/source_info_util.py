@@ -1,4 +1,7 @@
-"""``jax._src.source_info_util``: the frame of a line."""
+"""``jax._src.source_info_util``: the frame of a line.
+
+Tests: tests/test_as_jax_names.py.
+"""
 
 from __future__ import annotations
 

@@ -2,6 +2,8 @@
 
 Each process writes its shards, one process for each index range, and reads those that
 its devices need. The layout on disk is JAX's: checkpoints of either are read by both.
+
+Tests: tests/test_as_jax_serialization.py.
 """
 
 from __future__ import annotations
@@ -319,11 +321,13 @@ async def async_deserialize(
         size = int(np.prod(stored_domain.shape, dtype=np.int64)) * stored.itemsize
         if byte_limiter is not None:
             await byte_limiter.wait_for_bytes(size)
-        data = np.zeros(sharding.shard_shape(shape), stored)
-        shifted = store.array(data)[store.d[:].translate_to[requested.origin]]
-        await shifted[stored_domain].write(source[stored_domain])
-        if byte_limiter is not None:
-            await byte_limiter.release_bytes(size)
+        try:
+            data = np.zeros(sharding.shard_shape(shape), stored)
+            shifted = store.array(data)[store.d[:].translate_to[requested.origin]]
+            await shifted[stored_domain].write(source[stored_domain])
+        finally:
+            if byte_limiter is not None:
+                await byte_limiter.release_bytes(size)
         return data.astype(target_dtype)
 
     indices = {_bounds(i): i for i in sharding.addressable_devices_indices_map(shape).values()}

@@ -1,4 +1,7 @@
-"""``jax._src.traceback_util``: files of libraries whose frames tracebacks leave out."""
+"""``jax._src.traceback_util``: files of libraries whose frames tracebacks leave out.
+
+Tests: tests/test_as_jax_primitives.py.
+"""
 
 from __future__ import annotations
 

@@ -1,4 +1,7 @@
-"""``jax._src.tree_util``: the registry of node classes."""
+"""``jax._src.tree_util``: the registry of node classes.
+
+Tests: tests/test_as_jax.py, tests/test_as_jax_table.py.
+"""
 
 from __future__ import annotations
 

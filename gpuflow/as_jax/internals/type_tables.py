@@ -1,6 +1,8 @@
 """Tables of types that libraries enter their own into.
 
 They are unused: values are arrays, numbers, and objects with ``__jax_array__``.
+
+Tests: tests/test_as_jax_primitives.py.
 """
 
 from __future__ import annotations

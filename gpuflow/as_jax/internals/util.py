@@ -1,4 +1,7 @@
-"""``jax._src.util``: functions of sequences and integers."""
+"""``jax._src.util``: functions of sequences and integers.
+
+Tests: tests/test_as_jax_names.py.
+"""
 
 from __future__ import annotations
 

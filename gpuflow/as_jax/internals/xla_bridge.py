@@ -1,4 +1,7 @@
-"""``jax._src.xla_bridge``: the available platforms, and whether they are in use yet."""
+"""``jax._src.xla_bridge``: the available platforms, and whether they are in use yet.
+
+Tests: tests/test_as_jax_names.py, tests/test_as_jax.py.
+"""
 
 from __future__ import annotations
 

@@ -300,15 +300,18 @@ class _Grouping:
         self._parent[b] = a
 
     def add_region(self, region: Region) -> None:
-        """Make a region one group.
+        """Make a region one group, named by its first equation.
 
-        None of its equations may be in a group yet, and one kernel must be able to compute it.
+        None of its equations may be in a group yet, and no path may leave it and return.
+
+        Raises:
+            NotOneKernelError: if no kernel can compute it.
         """
         first, *others = sorted(region.members)
         for e in others:
             self.graph.merge(first, e)
             self._parent[e] = first
-        self._try_register(first, region)
+        self.regions[first], self.loops_of[first] = region, loop_structure_of(region)
 
     def full_reduction_spaces(self) -> list[IterationSpace]:
         """The iteration spaces of the full reductions."""

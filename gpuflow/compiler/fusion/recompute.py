@@ -55,6 +55,10 @@ def rematerialize(
 class _Rematerializer:
     """The groups so far.
 
+    Groups are visited in execution order. A reader that recomputes a value also reads the operands
+    of its chain, which ``program.readers`` does not list for it. Each of these operands stays
+    stored, because it belongs to the visited group or to one that was visited before.
+
     Attributes:
         program: the program.
         kernels: the kernel of each group; None for a call.
@@ -106,9 +110,10 @@ class _Rematerializer:
         return not self._readers(var, group)
 
     def _readers(self, var: Var, group: int) -> list[int]:
-        """The other groups that read a value."""
-        groups = {self.group_of[reader] for reader in self.program.readers.get(var, ())}
-        return sorted(groups - {group})
+        """The other groups that read a value of ``group``; all of them come after it."""
+        groups = {self.group_of[reader] for reader in self.program.readers.get(var, ())} - {group}
+        assert all(reader > group for reader in groups), "groups are in execution order"
+        return sorted(groups)
 
     def _try_recompute(self, var: Var, group: int, in_memory: set[Var]) -> bool:
         """Let all readers recompute ``var``; return whether they can and do.

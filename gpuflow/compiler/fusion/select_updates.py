@@ -30,6 +30,7 @@ from gpuflow.compiler.passes.updates_in_place import (
     updated_pairs,
 )
 from gpuflow.core.jaxpr import Atom, Eqn, Jaxpr, Literal, Var
+from gpuflow.core.lowering.rewrite_rules import DefinitionLookup, EqnBuilder
 
 
 def _not_wired(*arguments: Any) -> NoReturn:
@@ -48,7 +49,7 @@ class _SelectRules:
     """
 
     match_select: Callable[[Eqn], tuple[Atom, Var] | None] = _not_wired
-    emit_update: Callable[..., bool] = _not_wired
+    emit_update: Callable[[Eqn, DefinitionLookup, EqnBuilder], bool] = _not_wired
 
 
 rules = _SelectRules()
@@ -66,13 +67,22 @@ def selects_to_updates(jaxpr: Jaxpr, donations: Donations, inner_aliases: InnerA
     """
     if not any(rules.match_select(eqn) is not None for eqn in jaxpr.eqns):
         return jaxpr
+    definition = _definitions(jaxpr)
     for var, output in donations.items():
         for out in jaxpr.outvars if output is None else (output,):
-            rewritten = _with_updates(jaxpr, var, out, inner_aliases)
+            rewritten = _with_updates(jaxpr, definition, var, out, inner_aliases)
             if rewritten is not None and type(out) is Var:
                 described = describe_program(rewritten, donations, inner_aliases)
-                jaxpr = rewritten if described.storage(out)[0] is var else jaxpr
+                if described.storage(out)[0] is var:
+                    jaxpr, definition = rewritten, _definitions(rewritten)
     return jaxpr
+
+
+def _definitions(jaxpr: Jaxpr) -> Definitions:
+    """The definitions of all variables of a program."""
+    definition = Definitions(jaxpr)
+    definition.eqn_of.update((output, eqn) for eqn in jaxpr.eqns for output in eqn.outputs)
+    return definition
 
 
 def body_with_updates(jaxpr: Jaxpr, first_carry: int, num_carry: int) -> Jaxpr:
@@ -98,13 +108,18 @@ def update_predicates(jaxpr: Jaxpr, first_carry: int, num_carry: int) -> dict[Eq
     return {eqn: select[0] for eqn, select in selects.items() if select is not None}
 
 
-def _with_updates(jaxpr: Jaxpr, var: Var, out: Atom, inner_aliases: InnerAliases) -> Jaxpr | None:
+def _with_updates(
+    jaxpr: Jaxpr, definition: Definitions, var: Var, out: Atom, inner_aliases: InnerAliases
+) -> Jaxpr | None:
     """The program with the selects between an input ``var`` and an output ``out`` as updates.
 
     None if another equation is between them, or if there is no select.
+
+    Args:
+        jaxpr, definition: the program, and the definitions of its variables.
+        var, out: an input and an output.
+        inner_aliases: as of ``selects_to_updates``.
     """
-    definition = Definitions(jaxpr)
-    definition.eqn_of.update((output, eqn) for eqn in jaxpr.eqns for output in eqn.outputs)
     updates: dict[Var, list[Eqn]] = {}
     while out is not var:
         eqn = definition(out)

@@ -228,7 +228,7 @@ class Emitter:
         if not axes:
             (eqn,) = eqns  # reductions without axes are emitted one by one
             result = eqn.primitive.lower.folded(builder, values(positions[0], eqn), eqn)
-            self.scopes[-1][eqn.outputs[0]] = result
+            self.scopes[-1][eqn.outputs[0]] = self._round(eqn.outputs[0], result)
             return
         starts = [eqn.primitive.lower.starts(builder, eqn) for eqn in eqns]
         accumulator_slices, accumulator_count = [], 0  # of each reduction; of the loop

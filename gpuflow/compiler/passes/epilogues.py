@@ -8,6 +8,7 @@ Tests: tests/targets/cuda/test_gpu_epilogues.py.
 
 from __future__ import annotations
 
+from collections import ChainMap
 from collections.abc import Callable, Sequence
 
 from gpuflow.compiler.passes.program import (
@@ -40,12 +41,14 @@ class EquationMatcher:
 
         Each equation of the pattern must read one of these inputs, or the result of an earlier
         equation: only readers of such a value are searched, and the first one that matches is used.
+        Other patterns match nothing.
         """
         pattern = pattern.memo("simplified", lambda: _simplified(pattern))
         env: dict[Var, Atom] = dict(zip(pattern.invars, inputs))
         eqns: list[Eqn] = []
         for pattern_eqn in pattern.eqns:
-            bound = next(env[a] for a in pattern_eqn.inputs if type(a) is Var and a in env)
+            bound_inputs = [env[a] for a in pattern_eqn.inputs if type(a) is Var and a in env]
+            bound = bound_inputs[0] if bound_inputs else None
             candidates = self._definitions.original_readers(bound) if type(bound) is Var else ()
             for eqn in candidates:
                 operands = _operands(pattern_eqn, eqn, env)
@@ -91,8 +94,9 @@ def _operands(pattern_eqn: Eqn, eqn: Eqn, env: dict[Var, Atom]) -> dict[Var, Ato
     if len(eqn.inputs) != len(pattern_eqn.inputs):
         return None
     bindings: dict[Var, Atom] = {}
+    bound = ChainMap(bindings, env)
     for variable, atom in zip(pattern_eqn.inputs, eqn.inputs, strict=True):
-        expected = variable if type(variable) is Literal else env.get(variable)
+        expected = variable if type(variable) is Literal else bound.get(variable)
         if expected is None:
             bindings[variable] = atom
         elif atom_key(expected) != atom_key(atom):

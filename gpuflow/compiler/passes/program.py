@@ -39,7 +39,7 @@ def inline(jaxpr: Jaxpr, should_inline: Callable[[Primitive], bool] = is_inline)
 
     Args:
         jaxpr: the program.
-        opened: whether a primitive is inlined; by default all that can be are.
+        should_inline: whether a primitive is inlined; by default all that can be are.
     """
     if not any(should_inline(eqn.primitive) for eqn in jaxpr.eqns):
         return jaxpr

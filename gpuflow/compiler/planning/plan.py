@@ -404,7 +404,8 @@ def flops_of(step: Step) -> int:
     Calls count those of the op's ``flops`` rule, or 0.
     """
     if isinstance(step, KernelStep):
-        return sum(call.points * max(1, len(step.eqns) // len(step.calls)) for call in step.calls)
+        per_point = max(1, len(step.symbolic.members) // len(step.calls))
+        return per_point * sum(call.points for call in step.calls)
     if isinstance(step, ProgramStep):
         inner = [
             sum(flops_of(s) for s in inner_program.plan.steps) for inner_program in step.programs

@@ -14,7 +14,7 @@ from __future__ import annotations
 
 from dataclasses import replace
 
-from gpuflow.compiler.lowering.call_layout import StrideSource, stride_sources_of
+from gpuflow.compiler.lowering.argument_block import StrideSource, stride_sources_of
 from gpuflow.kir.nodes import (
     Block,
     Copy,
@@ -60,7 +60,7 @@ def tile_innermost(kernel: Kernel, side: int, band: int = 0) -> Kernel:
             block, body=(*before, _strips(row_axis, column_axis, (*copies, work), side, band))
         )
 
-    return replace(kernel, body=in_nest(kernel.body), locals=tiles)
+    return replace(kernel, body=in_nest(kernel.body), locals=(*kernel.locals, *tiles))
 
 
 def _strips(

@@ -2,13 +2,16 @@
 
 Such an equation holds the user's function, as a Python callable or a jaxpr, and the rules. Captured
 values of the function become leading operands before the equation is recorded or batched.
+
+Tests: tests/control/test_symbolic_zeros.py, tests/control/test_custom_vjp.py,
+tests/control/test_refs_of_rules.py.
 """
 
 from __future__ import annotations
 
 import inspect
 from collections.abc import Callable, Sequence
-from typing import Any
+from typing import Any, NamedTuple
 
 from gpuflow.base import tree
 from gpuflow.base.foreign import brief, fix_for
@@ -334,6 +337,22 @@ def close_call(
     return [*hidden, *operands], {**params, "call_jaxpr": closed["jaxpr"], "num_consts": count}
 
 
+class MappedCall(NamedTuple):
+    """A batched call equation.
+
+    Attributes:
+        operands: operands of the new equation; mapped ones have batch axis 0.
+        params: its params without the rules.
+        rule_dims: the batch axes of the operands of rules: of all but the consts.
+        out_dims: the batch axes of the outputs.
+    """
+
+    operands: list[Any]
+    params: dict[str, Any]
+    rule_dims: list[int | None]
+    out_dims: list[int | Uniform | None]
+
+
 def map_call(
     axis: AxisData,
     operands: Sequence[Any],
@@ -341,23 +360,28 @@ def map_call(
     call_jaxpr: ClosedJaxpr,
     name: str,
     num_consts: int,
-) -> tuple[list[Any], dict[str, Any], list[int | None], list[int | Uniform | None]]:
+) -> MappedCall:
     """Batch the function of a call equation; the caller batches the rules.
 
-    Returns:
-        The operands of the new equation, whose batch axis is 0; its params without the rules; the
-        batch axes of the operands of rules; and the batch axes of the outputs. Every output is
-        mapped, even if it depends on no mapped operand.
+    Every output is mapped, even if it depends on no mapped operand.
+
+    Args:
+        axis: the batch axis.
+        operands: operands of the equation; the first ``num_consts`` are consts of the function.
+        dims: the batch axis of each operand; None: it is not mapped.
+        call_jaxpr: the function.
+        name: name of the function, for messages.
+        num_consts: count of consts.
     """
     batched = tuple(dim is not None for dim in dims)
     all_mapped = (True,) * len(call_jaxpr.out_avals)
     mapped, out_dims = batch_jaxpr_dims(call_jaxpr, axis, batched, all_mapped)
     hidden, closed = close_over(mapped.jaxpr, mapped.consts, name)
-    moved = [
+    batched_operands = [
         x if dim is None else batch_to_dim(x, dim, 0, axis.size)
         for x, dim in safe_zip(operands, dims)
     ]
     count = num_consts + len(hidden)
     call = {"call_jaxpr": closed["jaxpr"], "name": name, "num_consts": count}
     rule_dims = [0 if flag else None for flag in batched[num_consts:]]
-    return [*hidden, *moved], call, rule_dims, list(out_dims)
+    return MappedCall([*hidden, *batched_operands], call, rule_dims, list(out_dims))

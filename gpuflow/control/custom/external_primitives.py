@@ -1,6 +1,8 @@
 """User-defined primitives: an op that is a function of arrays, with custom rules.
 
 See docs/design/0036-primitives-from-outside.md.
+
+Tests: tests/control/test_external_primitives.py.
 """
 
 from __future__ import annotations

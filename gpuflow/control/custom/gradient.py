@@ -1,4 +1,7 @@
-"""``custom_gradient``: a function that returns its result and its reverse-mode rule."""
+"""``custom_gradient``: a function that returns its result and its reverse-mode rule.
+
+Tests: tests/control/test_linear_transpose.py.
+"""
 
 from __future__ import annotations
 

@@ -1,4 +1,7 @@
-"""``custom_root`` and ``custom_linear_solve``: solvers with implicit differentiation."""
+"""``custom_root`` and ``custom_linear_solve``: solvers with implicit differentiation.
+
+Tests: tests/control/test_implicit.py.
+"""
 
 from __future__ import annotations
 
@@ -26,35 +29,54 @@ Function = Callable[..., Any]
 
 
 def _check_tree(
-    op: str, what: str, of: str, got: tree.TreeDef, want: tree.TreeDef, has_aux: bool
+    op: str,
+    name: str,
+    source: str,
+    out_tree: tree.TreeDef,
+    expected_tree: tree.TreeDef,
+    has_aux: bool,
 ) -> None:
+    """Raise TypeError unless a function returns the expected tree.
+
+    Args:
+        op: the public function.
+        name: the name of the user's function.
+        source: the argument of ``op`` that has the expected tree.
+        out_tree: the tree that the user's function returned.
+        expected_tree: the tree that it must return.
+        has_aux: whether it must return a pair of that tree and any other value.
+    """
     if has_aux:
-        children = tree.children(got)
+        children = tree.children(out_tree)
         check(
-            got.type is tuple and len(children) == 2,
+            out_tree.type is tuple and len(children) == 2,
             lambda: (
-                f"[{op}] with has_aux {what} must return a pair (x, aux); got {got}. "
+                f"[{op}] with has_aux {name} must return a pair (x, aux); got {out_tree}. "
                 "Fix: return x, aux."
             ),
         )
-        got = children[0]
+        out_tree = children[0]
     check(
-        got == want,
+        out_tree == expected_tree,
         lambda: (
-            f"[{op}] {what} must return the tree of {of}, {want}; got {got}. Fix: return the same "
-            "containers and keys."
+            f"[{op}] {name} must return the tree of {source}, {expected_tree}; got {out_tree}. "
+            "Fix: return the same containers and keys."
         ),
     )
 
 
 def _check_shapes(
-    op: str, what: str, of: str, got: Sequence[ShapedArray], want: Sequence[ShapedArray]
+    op: str,
+    name: str,
+    source: str,
+    out_avals: Sequence[ShapedArray],
+    expected_avals: Sequence[ShapedArray],
 ) -> None:
-    for returned, aval in safe_zip(got, want):
+    for returned, aval in safe_zip(out_avals, expected_avals):
         check(
             returned.shape == aval.shape,
             lambda returned=returned, aval=aval: (
-                f"[{op}] {what} must return the shapes of {of}, {aval}; got {returned}. "
+                f"[{op}] {name} must return the shapes of {source}, {aval}; got {returned}. "
                 "Fix: return one value for each."
             ),
             ValueError,
@@ -104,10 +126,10 @@ def custom_linear_solve(
     leaves, b_tree = tree.flatten(b)
     avals = [aval_of(leaf) for leaf in leaves]
 
-    def traced(function: Function, what: str, aux: bool) -> Program:
-        program = trace_program(op, function, tree.structure((b,)), avals, what)
-        _check_tree(op, what, "b", program.out_tree, b_tree, aux)
-        _check_shapes(op, what, "b", program.jaxpr.out_avals[: len(avals)], avals)
+    def traced(function: Function, name: str, aux: bool) -> Program:
+        program = trace_program(op, function, tree.structure((b,)), avals, name)
+        _check_tree(op, name, "b", program.out_tree, b_tree, aux)
+        _check_shapes(op, name, "b", program.jaxpr.out_avals[: len(avals)], avals)
         return program
 
     forward = traced(lambda x: matvec(x), "matvec", False)
@@ -173,19 +195,19 @@ def custom_root(
     op = "custom_root"
     leaves, guess_tree = tree.flatten(initial_guess)
     avals = [aval_of(leaf) for leaf in leaves]
-    one = tree.structure((initial_guess,))
+    guess_structure = tree.structure((initial_guess,))
 
-    def traced(function: Function, what: str, count: int = 1, aux: bool = False) -> Program:
+    def traced(function: Function, name: str, count: int = 1, aux: bool = False) -> Program:
         in_tree = tree.structure((initial_guess,) * count)
-        program = trace_program(op, function, in_tree, avals * count, what)
-        _check_tree(op, what, "initial_guess", program.out_tree, guess_tree, aux)
+        program = trace_program(op, function, in_tree, avals * count, name)
+        _check_tree(op, name, "initial_guess", program.out_tree, guess_tree, aux)
         result_avals = program.jaxpr.out_avals[: len(avals)]
-        _check_shapes(op, what, "initial_guess", result_avals, avals)
+        _check_shapes(op, name, "initial_guess", result_avals, avals)
         return program
 
     def linearize_and_solve(x: Any, y: Any) -> Any:
         values = tree.leaves(x)
-        flat = partial(_flat, f, one)
+        flat = partial(_flat, f, guess_structure)
         _, linear, residuals, _ = linearize_flat(flat, values)
 
         def g(tangent: Any) -> Any:

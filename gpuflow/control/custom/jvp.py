@@ -2,6 +2,8 @@
 
 A ``custom_jvp_call`` equation holds the function and its rule until differentiation has run. Then
 the compiler inlines the function. Rules of equations take flat operands; wrappers handle pytrees.
+
+Tests: tests/control/test_custom_jvp.py, tests/control/test_symbolic_zeros.py.
 """
 
 from __future__ import annotations

@@ -1,4 +1,7 @@
-"""``linear_call``: a function that is linear in some arguments, with a user-defined transpose."""
+"""``linear_call``: a function that is linear in some arguments, with a user-defined transpose.
+
+Tests: tests/control/test_linear_call.py.
+"""
 
 from __future__ import annotations
 
@@ -183,11 +186,11 @@ def _batch(
             break
         results, linear = list(out_flags), list(in_flags)
     flags = [*consts, *transpose_consts, *residuals, *linear]
-    moved = [
+    batched_operands = [
         batch_to_dim(value, dim, 0, axis.size) if flag else value
         for value, dim, flag in safe_zip(operands, dims, flags)
     ]
-    outs = linear_call_p.bind(*moved, programs=(forward, backward), counts=counts)
+    outs = linear_call_p.bind(*batched_operands, programs=(forward, backward), counts=counts)
     return outs, [0 if flag else None for flag in results]
 
 

@@ -3,6 +3,8 @@
 With ``A x = b``: ``A dx = db - dA x``, and the cotangent of ``b`` solves the transposed equation.
 An equation holds four programs: ``matvec``, ``vecmat`` (its transpose), ``solve`` and
 ``transpose_solve``. Its operands are the captured values of each program, then ``b``.
+
+Tests: tests/control/test_implicit.py, tests/ops/test_linalg_dtypes.py.
 """
 
 from __future__ import annotations
@@ -139,11 +141,11 @@ def _batch(
             break
         x_flags, b_flags = x_new, b_new
     operand_flags = [*_concatenated(const_flags), *b_flags]
-    moved = [
+    batched_operands = [
         batch_to_dim(value, dim, 0, axis.size) if flag else value
         for value, dim, flag in safe_zip(operands, dims, operand_flags)
     ]
-    outs = linear_solve_p.bind(*moved, programs=batched, counts=counts)
+    outs = linear_solve_p.bind(*batched_operands, programs=batched, counts=counts)
     return outs, [0 if flag else None for flag in x_flags]
 
 

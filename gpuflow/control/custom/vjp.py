@@ -1,6 +1,8 @@
 """``custom_vjp``: user-defined reverse-mode rules, flattened, with checks of their results.
 
 The primitives are in ``vjp_call``.
+
+Tests: tests/control/test_custom_vjp.py, tests/control/test_symbolic_zeros.py.
 """
 
 from __future__ import annotations

@@ -10,6 +10,8 @@ Rules are flat here:
   whether it has a tangent. ``fwd.out_count`` is set once it has run.
 - ``bwd(*residuals, *cotangents) -> cotangents``, with None for zero. Zero cotangents are passed as
   ``Zero`` if ``bwd.symbolic_zeros``, otherwise as arrays.
+
+Tests: tests/control/test_custom_vjp.py.
 """
 
 from __future__ import annotations
@@ -96,12 +98,14 @@ def _call_batch(
 ) -> tuple[list[Any], list[int | Uniform | None]]:
     # Every output is mapped. bwd may weight elements differently, so summing a cotangent over the
     # axis before bwd would give another gradient than a loop over the elements.
-    moved, call, rule_dims, out_dims = map_call(axis, operands, dims, call_jaxpr, name, num_consts)
+    batched_operands, call, rule_dims, out_dims = map_call(
+        axis, operands, dims, call_jaxpr, name, num_consts
+    )
     # In shard_map an output that does not vary is one value, with one cotangent.
     shared = tuple(axis.varies is not None and isinstance(dim, Uniform) for dim in out_dims)
     forward = _MappedForward(fwd, axis, rule_dims)
     backward = _MappedBackward(bwd, axis, lambda: forward.residual_dims, rule_dims, shared)
-    outs = custom_vjp_p.bind(*moved, **call, fwd=forward, bwd=backward)
+    outs = custom_vjp_p.bind(*batched_operands, **call, fwd=forward, bwd=backward)
     if any(shared):
         outs = [first_element(x, 0) if flag else x for x, flag in safe_zip(outs, shared)]
         out_dims = [None if flag else dim for dim, flag in safe_zip(out_dims, shared)]

@@ -2,6 +2,8 @@
 
 A ``custom_vmap_call`` equation holds the traced function and a ``FlatRule``. Derivatives of the
 equation hold derivatives of the rule, which are in ``vmap_derivative``.
+
+Tests: tests/control/test_custom_vmap.py.
 """
 
 from __future__ import annotations
@@ -65,12 +67,12 @@ def _batch(
             ),
             ValueError,
         )
-    moved = [
+    batched_operands = [
         x if dim is None else batch_to_dim(x, dim, 0, axis.size)
         for x, dim in safe_zip(operands[num_consts:], dims[num_consts:])
     ]
     flags = tuple(dim is not None for dim in dims[num_consts:])
-    outs, out_flags = rule(axis.size, flags, *moved)
+    outs, out_flags = rule(axis.size, flags, *batched_operands)
     return outs, [0 if flag else None for flag in out_flags]
 
 

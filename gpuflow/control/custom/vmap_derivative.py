@@ -3,6 +3,8 @@
 A flat rule is ``(axis size, mapped flags, *operands) -> (outs, mapped flags)``, with batch axis 0.
 A primal is mapped if and only if its tangent or cotangent is: the derivative of one call of the
 rule then has both.
+
+Tests: tests/control/test_custom_vmap.py.
 """
 
 from __future__ import annotations

@@ -1,4 +1,7 @@
-"""``associative_scan``: parallel prefix of an associative operation, in logarithmic depth."""
+"""``associative_scan``: parallel prefix of an associative operation, in logarithmic depth.
+
+Tests: tests/control/test_control_flow.py, tests/control/test_control_nesting.py.
+"""
 
 from __future__ import annotations
 

@@ -1,4 +1,7 @@
-"""The public functions ``cond`` and ``switch``: checks, pytrees and tracing around ``cond_p``."""
+"""The public functions ``cond`` and ``switch``: checks, pytrees and tracing around ``cond_p``.
+
+Tests: tests/control/test_control_flow.py, tests/control/test_control_errors.py.
+"""
 
 from __future__ import annotations
 

@@ -1,4 +1,7 @@
-"""Type inference and checks of carries: an iteration must not change structure, shape or dtype."""
+"""Type inference and checks of carries: an iteration must not change structure, shape or dtype.
+
+Tests: tests/control/test_held_programs.py, tests/parallel/test_shard_map_forms.py.
+"""
 
 from __future__ import annotations
 

@@ -3,6 +3,8 @@
 The operands are ``(index, *operands)``, where the index is an int32 scalar. Every branch is a
 program ``(*operands) -> outs``. ``lane_cond_p`` has an index for each lane (see lanes.py).
 ``branches`` has the public functions.
+
+Tests: tests/control/test_control_nesting.py, tests/control/test_partial_eval.py.
 """
 
 from __future__ import annotations
@@ -192,24 +194,24 @@ def _batch(
     index, *values = operands
     mapped = tuple(dim is not None for dim in dims[1:])
     if dims[0] is not None:
-        moved = [
+        batched_operands = [
             x if dim is None else move_axis(x, dim, 0)
             for x, dim in safe_zip([index, *values], dims)
         ]
         all_lanes = (Lane(axis, mapped), *lanes)
         if communicate(branches):
-            outs = _over_lanes(branches, all_lanes)(*moved)
+            outs = _over_lanes(branches, all_lanes)(*batched_operands)
         else:
-            outs = bind_cond(branches, moved[0], moved[1:], all_lanes)
+            outs = bind_cond(branches, batched_operands[0], batched_operands[1:], all_lanes)
         return outs, [0] * len(outs)
     out_mapped = _any_nonzero([batch_jaxpr(branch, axis, mapped)[1] for branch in branches])
     pairs = [batch_jaxpr_dims(branch, axis, mapped, out_mapped) for branch in branches]
     batched = [branch for branch, _ in pairs]
-    moved = [
+    batched_operands = [
         x if dim is None else move_axis(x, dim, count)
         for x, dim, count in safe_zip(values, dims[1:], lane_counts(lanes, len(values)))
     ]
-    outs = bind_cond(batched, index, moved, lanes)
+    outs = bind_cond(batched, index, batched_operands, lanes)
     out_dims = zip(*(branch_dims for _, branch_dims in pairs), strict=True)
     return outs, [_merged_dim(dims_by_branch, len(lanes)) for dims_by_branch in out_dims]
 

@@ -1,4 +1,7 @@
-"""Linearization and partial evaluation of cond: the residuals of its branches share slots."""
+"""Linearization and partial evaluation of cond: the residuals of its branches share slots.
+
+Tests: tests/control/test_partial_eval.py, tests/control/test_remat_partial_evaluation.py.
+"""
 
 from __future__ import annotations
 
@@ -29,7 +32,7 @@ def linearize_cond(
     slots of a type as the branch that needs most of them has residuals. Unused slots are zeros.
     """
     flags = tuple(nonzeros[1:])
-    nonzero_outs = [linearize_jaxpr(branch, flags)[2] for branch in branches]
+    nonzero_outs = [linearize_jaxpr(branch, flags).out_nonzeros for branch in branches]
     out_nonzeros = tuple(any(column) for column in zip(*nonzero_outs, strict=True))
     splits = [linearize_jaxpr(branch, flags, out_nonzeros) for branch in branches]
     slots = _Slots([(known, count) for known, _, _, count in splits], len(operands))
@@ -62,7 +65,7 @@ def partial_cond(
     flags = tuple(unknowns[1:])
     if unknowns[0]:
         return _all_unknown(bind, flags, operands, branches, lanes)
-    out_flags = [partial_jaxpr(branch, flags)[2] for branch in branches]
+    out_flags = [partial_jaxpr(branch, flags).out_unknowns for branch in branches]
     out_unknowns = tuple(any(column) for column in zip(*out_flags, strict=True))
     splits = [partial_jaxpr(branch, flags, out_unknowns) for branch in branches]
     known_positions = [k for k, flag in enumerate(flags) if not flag]
@@ -77,9 +80,13 @@ def partial_cond(
     unknown_branches = [
         slots.linear(ordinal, unknown) for ordinal, (_, unknown, _, _) in enumerate(splits)
     ]
-    again = [known_positions[k] for k in slots.operands]
-    sources = [*again, *[-1] * len(slots.avals), *[k for k, flag in enumerate(flags) if flag]]
-    residuals = [index, *[operands[k] for k in again], *results[num_outs:]]
+    reread_positions = [known_positions[k] for k in slots.operands]
+    sources = [
+        *reread_positions,
+        *[-1] * len(slots.avals),
+        *[k for k, flag in enumerate(flags) if flag],
+    ]
+    residuals = [index, *[operands[k] for k in reread_positions], *results[num_outs:]]
 
     def unknown_function(values: Sequence[Any], *unknown_operands: Any) -> list[Any]:
         inner_operands = [*values[1:], *unknown_operands]
@@ -124,7 +131,7 @@ class _Slots:
         for known, count in knowns:
             inner = known.jaxpr
             positions = {var: k for k, var in enumerate(inner.invars[:num_operands])}
-            taken: set[int] = set()
+            used_slots: set[int] = set()
             plan: list[tuple[str, Any]] = []
             for atom in inner.outvars[len(inner.outvars) - count :]:
                 if type(atom) is Literal:
@@ -134,14 +141,17 @@ class _Slots:
                         self.operands.append(positions[atom])
                     plan.append(("operand", positions[atom]))
                 else:
-                    slot = self._slot(atom.aval, taken)
-                    taken.add(slot)
+                    slot = self._slot(atom.aval, used_slots)
+                    used_slots.add(slot)
                     plan.append(("slot", slot))
             self.plans.append(plan)
 
-    def _slot(self, aval: ShapedArray, taken: set[int]) -> int:
+    def _slot(self, aval: ShapedArray, used_slots: set[int]) -> int:
         for k, slot_aval in enumerate(self.avals):
-            if k not in taken and (slot_aval.shape, slot_aval.dtype) == (aval.shape, aval.dtype):
+            if k not in used_slots and (slot_aval.shape, slot_aval.dtype) == (
+                aval.shape,
+                aval.dtype,
+            ):
                 return k
         self.avals.append(aval)
         return len(self.avals) - 1
@@ -177,12 +187,12 @@ class _Slots:
         num_operands = len(self.operands)
 
         def apply(*values: Any) -> list[Any]:
-            again, remaining = values[:num_operands], values[num_operands:]
+            reread_operands, remaining = values[:num_operands], values[num_operands:]
             slots, tangent_values = remaining[: len(self.avals)], remaining[len(self.avals) :]
             residuals = []
             for kind, source in plan:
                 if kind == "operand":
-                    residuals.append(again[self.operands.index(source)])
+                    residuals.append(reread_operands[self.operands.index(source)])
                 elif kind == "slot":
                     residuals.append(slots[source])
                 else:

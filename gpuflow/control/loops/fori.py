@@ -2,6 +2,8 @@
 
 ``fori_loop`` is a scan if its bounds are static, else a while loop. ``while_loop`` with
 ``max_steps`` is a scan.
+
+Tests: tests/control/test_control_flow.py, tests/control/test_control_errors.py.
 """
 
 from __future__ import annotations

@@ -7,6 +7,8 @@ has leading batch dimensions: those of vmap, then the grid.
 Forward derivatives and vmap bind ``kernel_p`` again. A reverse derivative sums over the lanes that
 read an element, which no program of one lane can do. It is the derivative of the mapped program, as
 with ``jit(vmap(f))``.
+
+Tests: tests/control/test_kernel.py.
 """
 
 from __future__ import annotations
@@ -173,16 +175,23 @@ def _transpose(cotangents: Sequence[Any], *operands: Any, **params: Any) -> list
 def _batch(
     axis: AxisData, operands: Sequence[Any], dims: Sequence[int | None], **params: Any
 ) -> tuple[list[Any], Sequence[int | Uniform | None]]:
-    moved = [x if dim is None else move_axis(x, dim, 0) for x, dim in safe_zip(operands, dims)]
+    batched_operands = [
+        x if dim is None else move_axis(x, dim, 0) for x, dim in safe_zip(operands, dims)
+    ]
     mapped = tuple(dim is not None for dim in dims)
     if communicate([params["program"]]):
         count = len(params["program"].out_avals)
         whole, _ = batch_jaxpr(mapped_program(params), axis, mapped, (True,) * count)
-        outs = whole(*moved)
+        outs = whole(*batched_operands)
     else:
         lanes = (Lane(axis, mapped), *params["lanes"])
         outs = bind_kernel(
-            params["program"], params["first_index"], moved, params["grid"], params["name"], lanes
+            params["program"],
+            params["first_index"],
+            batched_operands,
+            params["grid"],
+            params["name"],
+            lanes,
         )
     return outs, [0] * len(outs)
 

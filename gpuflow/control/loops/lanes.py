@@ -3,6 +3,8 @@
 A branch or loop with a mapped predicate keeps its programs for one batch element, and flags the
 operands that have a leading batch dimension. All rules work on the programs of one element. Only
 lowering decides how the batch is executed.
+
+Tests: tests/compiler/test_lanes.py, tests/experimental/test_ensemble.py.
 """
 
 from __future__ import annotations

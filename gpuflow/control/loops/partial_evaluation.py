@@ -2,6 +2,8 @@
 
 The forward computation returns saved values as additional outputs, stacked over the iterations of
 a loop. The recomputation reads them.
+
+Tests: tests/control/test_remat_partial_evaluation.py.
 """
 
 from __future__ import annotations
@@ -98,18 +100,18 @@ def _shared_slots(
     avals: list[ShapedArray] = []
     slots: list[list[int]] = []
     for stored_vars in stored:
-        taken: list[int] = []
+        used_slots: list[int] = []
         for var in stored_vars:
             expected = (var.aval.shape, var.aval.dtype)
             free = [
                 k
                 for k, aval in enumerate(avals)
-                if k not in taken and (aval.shape, aval.dtype) == expected
+                if k not in used_slots and (aval.shape, aval.dtype) == expected
             ]
             if not free:
                 avals.append(var.aval)
-            taken.append(free[0] if free else len(avals) - 1)
-        slots.append(taken)
+            used_slots.append(free[0] if free else len(avals) - 1)
+        slots.append(used_slots)
     return avals, slots
 
 

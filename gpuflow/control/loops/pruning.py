@@ -2,6 +2,8 @@
 
 A rule takes an equation and a flag for each output. It removes unused outputs, the equations that
 compute them, and operands that are no longer read.
+
+Tests: tests/control/test_pruning.py.
 """
 
 from __future__ import annotations

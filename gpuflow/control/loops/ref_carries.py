@@ -2,6 +2,8 @@
 
 A ref is a mutable array. Only written refs become carries or outputs; refs that are only read
 become consts.
+
+Tests: tests/control/test_refs.py.
 """
 
 from __future__ import annotations

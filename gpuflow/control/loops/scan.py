@@ -3,6 +3,8 @@
 The operands are ``(*consts, *init, *xs)``, the outputs ``(*carry, *ys)``. The body is a program
 ``(*consts, *carry, *x) -> (*carry, *y)`` without constants. The rules map bodies to bodies and bind
 ``scan_p`` again. ``scan_and_map`` has the public function.
+
+Tests: tests/control/test_control_nesting.py, tests/control/test_scan_recompute.py.
 """
 
 from __future__ import annotations
@@ -26,6 +28,7 @@ from gpuflow.core.aval import ShapedArray, aval_of
 from gpuflow.core.jaxpr import Atom, ClosedJaxpr, Eqn
 from gpuflow.core.key_use import Flow, KeyState, States, follow_program, slice_states, spend
 from gpuflow.core.lowering import Loop, ScanForm
+from gpuflow.core.lowering.rewrite_rules import DefinitionLookup, EqnBuilder
 from gpuflow.core.primitive import make_primitive, register
 from gpuflow.core.rules import AxisData, Zero
 from gpuflow.core.staging import trace_to_jaxpr
@@ -175,10 +178,18 @@ def _batch(
         if list(out_batched[:num_carry]) == batched[num_consts:split]:
             break
         batched[num_consts:split] = out_batched[:num_carry]
-    moved = []
+    batched_operands = []
     for k, (x, dim, flag) in enumerate(safe_zip(operands, dims, batched)):
-        moved.append(batch_to_dim(x, dim, 0 if k < split else 1, axis.size) if flag else x)
-    outs = bind_scan(body, moved[:num_consts], moved[num_consts:split], moved[split:], **params)
+        batched_operands.append(
+            batch_to_dim(x, dim, 0 if k < split else 1, axis.size) if flag else x
+        )
+    outs = bind_scan(
+        body,
+        batched_operands[:num_consts],
+        batched_operands[num_consts:split],
+        batched_operands[split:],
+        **params,
+    )
     out_dims = [(0 if k < num_carry else 1) if flag else None for k, flag in enumerate(out_batched)]
     return outs, out_dims
 
@@ -236,9 +247,9 @@ def _form(params: dict[str, Any]) -> ScanForm:
     )
 
 
-def _simplify(eqn: Eqn, definition: Any, build: Any) -> Sequence[Atom] | None:
+def _simplify(eqn: Eqn, definition: DefinitionLookup, build: EqnBuilder) -> Sequence[Atom] | None:
     """Hoist invariants, or else recompute masks in the body, or else unroll iterations."""
-    simplified = simplify_scan(eqn, definition, build)
+    simplified = simplify_scan(eqn, build)
     if simplified is None:
         simplified = recompute_consts(eqn, definition, build)
     return unroll_scan(bind_scan, eqn, build) if simplified is None else simplified

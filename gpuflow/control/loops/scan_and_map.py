@@ -1,4 +1,7 @@
-"""The public functions ``scan`` and ``map``: checks, pytrees and tracing around ``scan_p``."""
+"""The public functions ``scan`` and ``map``: checks, pytrees and tracing around ``scan_p``.
+
+Tests: tests/control/test_control_flow.py.
+"""
 
 from __future__ import annotations
 

@@ -1,23 +1,27 @@
 """Rematerialize masks of updates in the body of a scan, so that their indices are visible there.
 
 Derivatives pass such a mask, which the forward loop has computed, as a const.
+
+Tests: tests/control/test_scan_recompute.py.
 """
 
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from typing import Any
 
 from gpuflow.base.util import safe_zip
 from gpuflow.compiler.fusion.select_updates import body_with_updates, update_predicates
 from gpuflow.compiler.passes.program import Replacement
 from gpuflow.control.loops.scan_simplify import is_cheap, simplified_body
 from gpuflow.core.jaxpr import Atom, ClosedJaxpr, Eqn, Jaxpr, Literal, Var
+from gpuflow.core.lowering.rewrite_rules import DefinitionLookup, EqnBuilder
 
 _MAX_EQUATIONS = 32  # that recompute one const
 
 
-def recompute_consts(eqn: Eqn, definition: Any, build: Any) -> Sequence[Atom] | None:
+def recompute_consts(
+    eqn: Eqn, definition: DefinitionLookup, build: EqnBuilder
+) -> Sequence[Atom] | None:
     """Recompute consts that are elementwise functions of scalars in the body of a scan.
 
     This pays only if in-place updates at static indices read the const, so that the mask is never
@@ -45,7 +49,7 @@ def recompute_consts(eqn: Eqn, definition: Any, build: Any) -> Sequence[Atom] | 
     return build.apply(eqn.primitive, *remaining, **params)
 
 
-def updated_elements(eqn: Eqn, definition: Any) -> int | None:
+def updated_elements(eqn: Eqn, definition: DefinitionLookup) -> int | None:
     """Approximate number of elements that an iteration computes after ``recompute_consts``."""
     build = Replacement(eqn.source)
     if recompute_consts(eqn, definition, build) is None:
@@ -78,7 +82,7 @@ def _read_atoms(body: Jaxpr, masks: Mapping[Eqn, Atom]) -> set[Atom]:
     return read
 
 
-def _from_scalars(atom: Atom, var: Var, definition: Any) -> list[Eqn]:
+def _from_scalars(atom: Atom, var: Var, definition: DefinitionLookup) -> list[Eqn]:
     """Equations that compute ``atom`` from scalars alone, with ``var`` as result; or none."""
     eqns: list[Eqn] = []
     pending = [atom]

@@ -2,6 +2,8 @@
 
 The forward scan stacks the residuals of each iteration for the scan of the linear map. It does not
 stack loop-invariant residuals, which are computed once, or slices of xs, which are read again.
+
+Tests: tests/control/test_partial_eval.py, tests/control/test_scan_recompute.py.
 """
 
 from __future__ import annotations

@@ -4,6 +4,8 @@ A product of xs and consts alone is computed for all elements before the loop. A
 adds up products (the cotangent of a weight) becomes one product of the stacked factors after it:
 
     total += outer(x[t], ct[t])   becomes   total + contract(x, ct) over t and the batch
+
+Tests: tests/control/test_scan_fission.py.
 """
 
 from __future__ import annotations
@@ -11,12 +13,12 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Iterable, Sequence
 from dataclasses import replace
-from typing import Any
 
 from gpuflow.base.records import record
 from gpuflow.base.util import safe_zip
 from gpuflow.compiler.passes.program import inline
 from gpuflow.core.jaxpr import Atom, ClosedJaxpr, Eqn, Jaxpr, Literal, Var
+from gpuflow.core.lowering.rewrite_rules import EqnBuilder
 from gpuflow.core.rules import AxisData
 from gpuflow.core.staging import trace_closed
 from gpuflow.ops.elementwise.nary import add_any_p
@@ -48,7 +50,7 @@ class DecomposedScan:
     length: int
 
 
-def copy_into(build: Any, eqn: Eqn, outer: dict[Var, Atom]) -> None:
+def copy_into(build: EqnBuilder, eqn: Eqn, outer: dict[Var, Atom]) -> None:
     """Copy an equation to the outer program; ``outer``, which maps variables, gets its outputs."""
     inputs = [atom if type(atom) is Literal else outer[atom] for atom in eqn.inputs]
     outs = build.apply(eqn.primitive, *inputs, **eqn.params)
@@ -56,7 +58,7 @@ def copy_into(build: Any, eqn: Eqn, outer: dict[Var, Atom]) -> None:
     outer.update(zip(eqn.outputs, outs, strict=True))
 
 
-def copy_program(build: Any, program: ClosedJaxpr, operands: Sequence[Atom]) -> list[Atom]:
+def copy_program(build: EqnBuilder, program: ClosedJaxpr, operands: Sequence[Atom]) -> list[Atom]:
     """Copy a program's equations to the outer program; returns its outputs for ``operands``.
 
     Calls in them, which batching may have made, are inlined: no later pass does that.
@@ -71,7 +73,7 @@ def copy_program(build: Any, program: ClosedJaxpr, operands: Sequence[Atom]) -> 
 # --- before the loop -----------------------------------------------------------------------
 
 
-def products_first(loop: DecomposedScan, build: Any) -> DecomposedScan | None:
+def products_first(loop: DecomposedScan, build: EqnBuilder) -> DecomposedScan | None:
     """Compute products of xs and consts for all elements at once; None if there are none."""
     origin: dict[Var, frozenset[Var]] = {var: frozenset([var]) for var in loop.xs}
     origin.update({var: frozenset() for var in loop.consts})
@@ -120,7 +122,7 @@ def _closure(outputs: Sequence[Var], producers: dict[Var, Eqn]) -> list[Eqn]:
 
 
 def _for_all_elements(
-    loop: DecomposedScan, build: Any, eqns: Sequence[Eqn], outputs: Sequence[Var]
+    loop: DecomposedScan, build: EqnBuilder, eqns: Sequence[Eqn], outputs: Sequence[Var]
 ) -> list[Atom]:
     """Compute equations of xs and consts for all iterations; the scanned axis comes first."""
     inputs = [*loop.consts, *loop.xs]
@@ -131,7 +133,7 @@ def _for_all_elements(
 
 def _over_iterations(
     loop: DecomposedScan,
-    build: Any,
+    build: EqnBuilder,
     program: ClosedJaxpr,
     flags: tuple[bool, ...],
     summed: bool,
@@ -253,7 +255,7 @@ def _is_worthwhile(eqns: Sequence[Eqn], loop: DecomposedScan) -> bool:
 
 
 def sum_afterwards(
-    loop: DecomposedScan, build: Any, total: Sum, stacks: dict[Var, Atom], init: Atom
+    loop: DecomposedScan, build: EqnBuilder, total: Sum, stacks: dict[Var, Atom], init: Atom
 ) -> Atom:
     """``init`` and the sum of all terms; ``stacks`` holds factors that the loop has stacked."""
     external = {**loop.consts, **loop.xs, **stacks}

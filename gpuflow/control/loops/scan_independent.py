@@ -3,6 +3,8 @@
     total += f(x[t])      becomes      reduce_sum of f(x[t]) for all t, after the loop
 
 This applies only to sums of derivatives (``add_any``): users' sums keep their order.
+
+Tests: tests/control/test_linear_transpose.py, tests/control/test_control_flow.py.
 """
 
 from __future__ import annotations
@@ -33,7 +35,7 @@ def independent_iterations(eqn: Eqn) -> tuple[list[Eqn], list[Atom]] | None:
     if not _may_leave(decompose_scan(eqn, simplified_body(eqn))):
         return None
     build = Replacement(eqn.source)
-    outs = simplify_scan(eqn, None, build)
+    outs = simplify_scan(eqn, build)
     if outs is None:
         return _sums_after(eqn)
     new_eqns: list[Eqn] = []

@@ -6,6 +6,8 @@ written and read once per iteration, through memory if there are many iterations
 stay in registers, and only the state is stacked. The carries then bound the memory of every scan
 with a cheap body. Expensive values (products of matrices, series, inner loops) are still stacked.
 See docs/design/0002.
+
+Tests: tests/control/test_scan_recompute.py.
 """
 
 from __future__ import annotations

@@ -9,6 +9,8 @@ for each lane it can:
 
 ``f`` must be linear. The sum may also be a product that contracts lanes. Partial sums of 16-bit
 floats are float32.
+
+Tests: tests/experimental/test_rnn.py, tests/control/test_scan_recompute.py.
 """
 
 from __future__ import annotations
@@ -29,6 +31,7 @@ from gpuflow.core.aval import ShapedArray, aval_of
 from gpuflow.core.blocks import Product
 from gpuflow.core.jaxpr import Atom, ClosedJaxpr, Eqn, Jaxpr, Literal, Var
 from gpuflow.core.lowering import Reduction, block_of
+from gpuflow.core.lowering.rewrite_rules import EqnBuilder
 from gpuflow.core.rules import AxisData
 from gpuflow.core.staging import trace_closed
 from gpuflow.ops.elementwise.convert import convert_element_type
@@ -77,7 +80,7 @@ class _Total:
 
 @record
 class _Group:
-    """Carries that accumulate sums over the same lanes, and these sums."""
+    """Carries that accumulate sums over the same lanes (``totals``), and these ``sums``."""
 
     totals: list[_Total]
     sums: list[_Sum]
@@ -138,7 +141,9 @@ def _partial_sum_type(aval: ShapedArray, shape: Shape) -> ShapedArray:
     return ShapedArray(shape, np.dtype(np.float32) if is_half else aval.dtype)
 
 
-def _summed(build: Any, total: _Total, out: Atom, init: Atom, definition: Definition) -> Atom:
+def _summed(
+    build: EqnBuilder, total: _Total, out: Atom, init: Atom, definition: Definition
+) -> Atom:
     """The sum of the partial sums and the initial value."""
     is_zero = _is_zero(init, definition)
 
@@ -366,22 +371,23 @@ def _is_linear(program: Jaxpr, num_fixed: int) -> bool:
     return _are_same(program, tangents.replace(invars=inputs))
 
 
-def _are_same(one: Jaxpr, other: Jaxpr) -> bool:
+def _are_same(first_program: Jaxpr, second_program: Jaxpr) -> bool:
     """Whether two programs have the same equations in the same order."""
-    same: dict[Atom, Var] = dict(safe_zip(one.invars, other.invars))
-    of_one, of_other = (
-        {var: eqn for eqn in program.eqns for var in eqn.outputs}.get for program in (one, other)
+    corresponding: dict[Atom, Var] = dict(safe_zip(first_program.invars, second_program.invars))
+    defines_first, defines_second = (
+        {var: eqn for eqn in program.eqns for var in eqn.outputs}.get
+        for program in (first_program, second_program)
     )
 
     def equal(a: Atom, b: Atom) -> bool:
-        if _is_zero(a, of_one) and _is_zero(b, of_other):
+        if _is_zero(a, defines_first) and _is_zero(b, defines_second):
             return True
         if type(a) is Literal and type(b) is Literal:
             return np.array_equal(np.asarray(a.value), np.asarray(b.value))
-        return type(a) is Var and same.get(a) is b
+        return type(a) is Var and corresponding.get(a) is b
 
-    eqns = [eqn for eqn in one.eqns if not _is_zero(eqn.outputs[0], of_one)]
-    others = [eqn for eqn in other.eqns if not _is_zero(eqn.outputs[0], of_other)]
+    eqns = [eqn for eqn in first_program.eqns if not _is_zero(eqn.outputs[0], defines_first)]
+    others = [eqn for eqn in second_program.eqns if not _is_zero(eqn.outputs[0], defines_second)]
     if len(eqns) != len(others):
         return False
     for first, second in safe_zip(eqns, others):
@@ -389,8 +395,8 @@ def _are_same(one: Jaxpr, other: Jaxpr) -> bool:
             return False
         if not all(equal(a, b) for a, b in safe_zip(first.inputs, second.inputs)):
             return False
-        same.update(safe_zip(first.outputs, second.outputs))
-    return all(equal(a, b) for a, b in safe_zip(one.outvars, other.outvars))
+        corresponding.update(safe_zip(first.outputs, second.outputs))
+    return all(equal(a, b) for a, b in safe_zip(first_program.outvars, second_program.outvars))
 
 
 def _is_zero(atom: Atom, definition: Definition) -> bool:

@@ -2,6 +2,8 @@
 
 Constant carries become consts, and invariant equations are computed before the loop. Products are
 moved before or after it by ``scan_fission``.
+
+Tests: tests/control/test_scan_fission.py.
 """
 
 from __future__ import annotations
@@ -22,11 +24,11 @@ from gpuflow.control.loops.scan_fission import (
 )
 from gpuflow.control.programs import split_independent
 from gpuflow.core.jaxpr import Atom, ClosedJaxpr, DropVar, Eqn, Jaxpr, Literal, Var
+from gpuflow.core.lowering.rewrite_rules import EqnBuilder
 
 
-def simplify_scan(eqn: Eqn, definition: Any, build: Any) -> Sequence[Atom] | None:
+def simplify_scan(eqn: Eqn, build: EqnBuilder) -> Sequence[Atom] | None:
     """Convert constant carries to consts, and hoist invariant equations and products."""
-    del definition
     body = simplified_body(eqn)
     if body.constvars or eqn.params["length"] == 0:
         return None
@@ -80,7 +82,7 @@ def _without_passed_carries(loop: DecomposedScan) -> tuple[DecomposedScan, bool]
 # --- fixed equations -----------------------------------------------------------------------
 
 
-def _hoist(loop: DecomposedScan, build: Any) -> tuple[DecomposedScan, bool]:
+def _hoist(loop: DecomposedScan, build: EqnBuilder) -> tuple[DecomposedScan, bool]:
     """Hoist invariant equations whose results are worth storing."""
     inputs = (*loop.consts, *loop.carry, *loop.xs)
     outs = (*loop.carry_out, *loop.ys)
@@ -149,14 +151,14 @@ def is_cheap(eqn: Eqn) -> bool:
 
 def _without(eqns: Sequence[Eqn], defined: Sequence[Var]) -> tuple[Eqn, ...]:
     """The equations without those that compute the values in ``defined``, which are inputs now."""
-    taken = set(defined)
+    inputs = set(defined)
     remaining = []
     for eqn in eqns:
-        if taken.isdisjoint(eqn.outputs):
+        if inputs.isdisjoint(eqn.outputs):
             remaining.append(eqn)
-        elif not taken.issuperset(eqn.outputs):
+        elif not inputs.issuperset(eqn.outputs):
             # Some outputs are inputs now, others are still computed here.
-            outputs = tuple(DropVar(v.aval) if v in taken else v for v in eqn.outputs)
+            outputs = tuple(DropVar(v.aval) if v in inputs else v for v in eqn.outputs)
             remaining.append(eqn.replace(outputs=outputs))
     return tuple(remaining)
 
@@ -165,7 +167,7 @@ def _without(eqns: Sequence[Eqn], defined: Sequence[Var]) -> tuple[Eqn, ...]:
 
 
 def _rebuilt_scan(
-    eqn: Eqn, build: Any, before: DecomposedScan, loop: DecomposedScan, sums: Sequence[Any]
+    eqn: Eqn, build: EqnBuilder, before: DecomposedScan, loop: DecomposedScan, sums: Sequence[Any]
 ) -> list[Atom]:
     """Bind the new scan and the sums after it; returns the outputs of the old scan."""
     removed = {total.carry for total in sums}
@@ -173,13 +175,13 @@ def _rebuilt_scan(
         (var, out) for var, out in safe_zip(loop.carry, loop.carry_out) if var not in removed
     ]
     external = {**loop.consts, **loop.xs}
-    extra = dict.fromkeys(
+    factor_outs = dict.fromkeys(
         factor for total in sums for factor in total.factors if factor not in external
     )
     body = Jaxpr(
         (),
         (*loop.consts, *[var for var, _ in remaining], *loop.xs),
-        (*[out for _, out in remaining], *loop.ys, *extra),
+        (*[out for _, out in remaining], *loop.ys, *factor_outs),
         loop.eqns,
         eqn.effects,
     )
@@ -197,7 +199,7 @@ def _rebuilt_scan(
     outs = list(build.apply(eqn.primitive, *operands, **params))
     num_ys = len(loop.ys)
     last = dict(safe_zip([var for var, _ in remaining], outs[: len(remaining)]))
-    stacks = dict(safe_zip(extra, outs[len(remaining) + num_ys :]))
+    stacks = dict(safe_zip(factor_outs, outs[len(remaining) + num_ys :]))
     for total in sums:
         init = loop.carry[total.carry]
         last[total.carry] = sum_afterwards(loop, build, total, stacks, init)

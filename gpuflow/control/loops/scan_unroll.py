@@ -1,4 +1,7 @@
-"""Loop unrolling of scans: the compiled loop runs ``unroll`` iterations per iteration."""
+"""Loop unrolling of scans: the compiled loop runs ``unroll`` iterations per iteration.
+
+Tests: tests/control/test_scan_fission.py, tests/control/test_control_flow.py.
+"""
 
 from __future__ import annotations
 
@@ -10,6 +13,7 @@ from gpuflow.compiler.passes.program import inline
 from gpuflow.control.loops.scan_fission import copy_program
 from gpuflow.core.aval import aval_of
 from gpuflow.core.jaxpr import Atom, ClosedJaxpr, Eqn
+from gpuflow.core.lowering.rewrite_rules import EqnBuilder
 from gpuflow.core.staging import trace_closed
 from gpuflow.ops.layout.axes import broadcast_in_dim, reshape, squeeze
 from gpuflow.ops.layout.concatenate import concatenate
@@ -18,7 +22,7 @@ from gpuflow.ops.layout.slicing import slice_in_dim
 BindScan = Callable[..., list[Any]]
 
 
-def unroll_scan(bind: BindScan, eqn: Eqn, build: Any) -> Sequence[Atom] | None:
+def unroll_scan(bind: BindScan, eqn: Eqn, build: EqnBuilder) -> Sequence[Atom] | None:
     """Unroll a scan: its body runs ``unroll`` iterations, and the remainder follows the loop.
 
     A scan of one element is also unrolled, unless it contains loops: those are batched only if

@@ -1,6 +1,8 @@
 """The checkify rule of while_loop: checks in the body, and in the condition.
 
 The condition runs before the first iteration and after each one, so its checks do too.
+
+Tests: tests/test_checkify.py.
 """
 
 from __future__ import annotations
@@ -46,7 +48,7 @@ def check_while(
         return condition(*values[:first], *values[first + len(avals) :])[:1]
 
     def step(*values: Any) -> list[Any]:
-        held = values[first + second : first + second + len(avals)]
+        passed = values[first + second : first + second + len(avals)]
         results = body(*values[first : first + second], *values[first + second + len(avals) :])
         outs = results[:count]
         states = [State(tuple(results[count:]), in_body)] if in_body else []
@@ -54,7 +56,7 @@ def check_while(
             tested = condition(*values[:first], *outs)
             states.append(State(tuple(tested[1:]), after_test))
         state = merged(states)
-        return outs if state is None else [*first_failure(held, state.values), *outs]
+        return outs if state is None else [*first_failure(passed, state.values), *outs]
 
     def make() -> list[ClosedJaxpr]:
         carry_avals = [*avals, *body.in_avals[second:]]

@@ -4,13 +4,15 @@ The operands are ``(*condition consts, *body consts, *init)``. The condition is 
 ``(*condition consts, *carry) -> (bool scalar,)``, the body ``(*body consts, *carry) -> (*carry,)``.
 ``lane_while_p`` has a condition for each lane (see lanes.py): each lane stops independently.
 ``fori`` has the public functions.
+
+Tests: tests/control/test_control_flow.py, tests/control/test_partial_eval.py.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from functools import partial
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 
@@ -115,10 +117,25 @@ def _split(values: Sequence[Any], params: dict[str, Any]) -> tuple[list[Any], li
     return list(values[:first]), list(values[first:split]), list(values[split:])
 
 
-def _derivative(
-    nonzeros: Sequence[bool], params: dict[str, Any]
-) -> tuple[ClosedJaxpr, ClosedJaxpr, list[bool], list[bool]]:
-    """The jvp of the loop: condition, body, and which body consts and carries have tangents.
+class _LoopDerivative(NamedTuple):
+    """The jvp of a while loop, itself a while loop.
+
+    Attributes:
+        condition: the loop's condition, with unused inputs for tangents of carries.
+        body: ``(*consts, *nonzero const tangents, *carries, *nonzero carry tangents) -> (*carries,
+            *nonzero carry tangents)``.
+        const_nonzeros: for each const of the body whether it has a tangent.
+        carry_nonzeros: for each carry whether it has a tangent in some iteration.
+    """
+
+    condition: ClosedJaxpr
+    body: ClosedJaxpr
+    const_nonzeros: list[bool]
+    carry_nonzeros: list[bool]
+
+
+def _derivative(nonzeros: Sequence[bool], params: dict[str, Any]) -> _LoopDerivative:
+    """The jvp of the loop for tangents of some operands.
 
     A fixed point: a carry that gets a tangent in an iteration has one from the beginning.
     """
@@ -131,12 +148,17 @@ def _derivative(
             break
         carry_flags = list(out_nonzeros)
     count = len(const_flags)
-    moved = sum(const_flags)
+    const_tangent_count = sum(const_flags)
 
     def reorder() -> ClosedJaxpr:
         primals = derivative.jaxpr.invars[: len(flags)]
         tangents = derivative.jaxpr.invars[len(flags) :]
-        invars = [*primals[:count], *tangents[:moved], *primals[count:], *tangents[moved:]]
+        invars = [
+            *primals[:count],
+            *tangents[:const_tangent_count],
+            *primals[count:],
+            *tangents[const_tangent_count:],
+        ]
         return with_inputs(derivative, invars)
 
     ordered = derivative.jaxpr.memo(("while jvp", flags, count), reorder)
@@ -148,7 +170,7 @@ def _derivative(
 
     key = ("while jvp", tuple(carry_flags))
     condition = params["condition"].jaxpr.memo(key, widen)
-    return condition, ordered, const_flags, carry_flags
+    return _LoopDerivative(condition, ordered, const_flags, carry_flags)
 
 
 def _bind_derivative(
@@ -158,16 +180,23 @@ def _bind_derivative(
     condition, body, const_flags, carry_flags = _derivative(nonzeros, params)
     first, second, init = _split(primals, params)
     _, const_tangents, carry_tangents = _split(tangents, params)
-    moved = [t for t, flag in safe_zip(const_tangents, const_flags) if flag]
-    carried = [instantiate(t) for t, flag in safe_zip(carry_tangents, carry_flags) if flag]
+    nonzero_const_tangents = [t for t, flag in safe_zip(const_tangents, const_flags) if flag]
+    nonzero_carry_tangents = [
+        instantiate(t) for t, flag in safe_zip(carry_tangents, carry_flags) if flag
+    ]
     ends = len(first), len(first) + len(second)
     sources = [
         *range(ends[1]),
         *[ends[0] + k for k, flag in enumerate(const_flags) if flag],
-        *[-1] * (len(init) + len(carried)),
+        *[-1] * (len(init) + len(nonzero_carry_tangents)),
     ]
     results = bind_while(
-        condition, body, first, [*second, *moved], [*init, *carried], extend(lanes, sources)
+        condition,
+        body,
+        first,
+        [*second, *nonzero_const_tangents],
+        [*init, *nonzero_carry_tangents],
+        extend(lanes, sources),
     )
     outs = results[: len(init)]
     out_tangents = iter(results[len(init) :])
@@ -191,7 +220,7 @@ def _linearize(
     It stores no residuals of iterations, because their number is unknown.
     """
     outs = _bind(primals, lanes, params)
-    out_nonzeros = _derivative(nonzeros, params)[3]
+    out_nonzeros = _derivative(nonzeros, params).carry_nonzeros
 
     def tangent_function(residuals: Sequence[Any], *nonzero_tangents: Any) -> list[Any]:
         remaining = iter(nonzero_tangents)
@@ -279,22 +308,22 @@ def _batch(
         carry = list(out_batched)
     mapped_condition, (by_lane,) = batch_jaxpr(condition, axis, (*first, *carry))
     if by_lane:
-        moved = [
+        batched_operands = [
             batch_to_dim(x, dim, 0, axis.size) if flag else x
             for x, dim, flag in safe_zip(operands, dims, [*first, *second, *[True] * len(carry)])
         ]
         lane = Lane(axis, (*first, *second, *[True] * len(carry)))
         if communicate((condition, body)):
-            outs = _over_lanes({**params, "lanes": (lane, *lanes)})(*moved)
+            outs = _over_lanes({**params, "lanes": (lane, *lanes)})(*batched_operands)
         else:
-            outs = _bind(moved, (lane, *lanes), params)
+            outs = _bind(batched_operands, (lane, *lanes), params)
         return outs, [0] * len(outs)
     counts = lane_counts(lanes, len(operands))
-    moved = [
+    batched_operands = [
         batch_to_dim(x, dim, count, axis.size) if flag else x
         for x, dim, count, flag in safe_zip(operands, dims, counts, [*first, *second, *carry])
     ]
-    groups = _split(moved, params)
+    groups = _split(batched_operands, params)
     outs = bind_while(mapped_condition, mapped, *groups, lanes)
     return outs, [len(lanes) if flag else None for flag in carry]
 

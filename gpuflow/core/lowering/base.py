@@ -1,4 +1,7 @@
-"""The interface of lowering rules, and defaults."""
+"""The interface of lowering rules, and defaults.
+
+Tests: tests/ops/test_every_op.py, tests/compiler/test_regions.py.
+"""
 
 from __future__ import annotations
 
@@ -115,7 +118,8 @@ class Lowering:
         costly: kernels should not compute it a second time.
         price: the operations for each element, if it may be computed again; None: it may not.
 
-    The other attributes are rules, documented in the subclasses; None: not supported.
+    The other attributes are documented in the subclasses that have them as fields (fused.py,
+    reductions.py, steps.py). Callables are rules; None: not supported.
     """
 
     is_reduction = is_update = is_lane_program = shares_loop = False

@@ -1,4 +1,7 @@
-"""The interface of rules that fuse library calls with readers of their results."""
+"""The interface of rules that fuse library calls with readers of their results.
+
+Tests: tests/targets/cuda/test_gpu_epilogues.py.
+"""
 
 from __future__ import annotations
 

@@ -1,4 +1,7 @@
-"""Forms: the programs that an equation holds, as loops, branches, or one program."""
+"""Forms: the programs that an equation holds, as loops, branches, or one program.
+
+Tests: tests/control/test_partial_eval.py, tests/compiler/test_lanes.py.
+"""
 
 from __future__ import annotations
 

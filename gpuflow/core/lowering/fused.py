@@ -1,4 +1,7 @@
-"""Ops that generated kernels compute, point by point."""
+"""Ops that generated kernels compute, point by point.
+
+Tests: tests/ops/test_every_op.py.
+"""
 
 from __future__ import annotations
 

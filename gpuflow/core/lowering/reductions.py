@@ -1,4 +1,7 @@
-"""Reductions: ops that combine values along dimensions, in loops of kernels."""
+"""Reductions: ops that combine values along dimensions, in loops of kernels.
+
+Tests: tests/ops/test_every_op.py, tests/ops/test_contractions.py.
+"""
 
 from __future__ import annotations
 

@@ -1,4 +1,7 @@
-"""Ops that are separate steps, or no step: library calls, loops, branches, calls of the host."""
+"""Ops that are separate steps, or no step: library calls, loops, branches, calls of the host.
+
+Tests: tests/control/test_kernel.py, tests/ops/test_on_host.py.
+"""
 
 from __future__ import annotations
 

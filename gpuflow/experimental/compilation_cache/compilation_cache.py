@@ -1,4 +1,7 @@
-"""JAX's settings of the compilation cache, which is always in GPUFLOW_CACHE_DIR."""
+"""JAX's settings of the compilation cache, which is always in GPUFLOW_CACHE_DIR.
+
+Tests: tests/experimental/test_older_names.py.
+"""
 
 from __future__ import annotations
 

@@ -1,4 +1,7 @@
-"""Base class of sparse arrays of all formats."""
+"""Base class of sparse arrays of all formats.
+
+Tests: tests/experimental/test_sparse.py.
+"""
 
 from __future__ import annotations
 

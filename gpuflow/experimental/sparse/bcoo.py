@@ -1,4 +1,7 @@
-"""BCOO: elements with their indices, in batches."""
+"""BCOO: elements with their indices, in batches.
+
+Tests: tests/experimental/test_sparse.py.
+"""
 
 from __future__ import annotations
 

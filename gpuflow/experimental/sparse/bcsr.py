@@ -1,4 +1,7 @@
-"""BCSR: elements row by row, with the column of each and the start of each row."""
+"""BCSR: elements row by row, with the column of each and the start of each row.
+
+Tests: tests/experimental/test_sparse.py.
+"""
 
 from __future__ import annotations
 

@@ -1,4 +1,7 @@
-"""Creation of sparse arrays: empty, identity and random; conversion to dense arrays."""
+"""Creation of sparse arrays: empty, identity and random; conversion to dense arrays.
+
+Tests: tests/experimental/test_sparse.py.
+"""
 
 from __future__ import annotations
 

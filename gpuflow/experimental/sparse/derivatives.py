@@ -1,4 +1,7 @@
-"""Derivatives with respect to the elements of sparse arrays; indices have none."""
+"""Derivatives with respect to the elements of sparse arrays; indices have none.
+
+Tests: tests/experimental/test_sparse.py.
+"""
 
 from __future__ import annotations
 

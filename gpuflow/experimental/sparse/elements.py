@@ -2,6 +2,8 @@
 
 ``data`` is (*batch, nse, *dense) and ``indices`` (*batch, nse, n_sparse). An index that is out of
 bounds is padding: gathers fill with 0, and scatters drop the update.
+
+Tests: tests/experimental/test_sparse.py.
 """
 
 from __future__ import annotations

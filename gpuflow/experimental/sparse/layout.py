@@ -1,6 +1,6 @@
-"""Layout changes of BCOO arrays: other orders, shapes and slices of the stored elements.
+"""Other orders, shapes and slices of the elements of BCOO arrays, made by ``mat.like`` of ``bcoo``.
 
-Results are made by ``mat.like``; the class itself is above, in ``bcoo``.
+Tests: tests/experimental/test_sparse.py.
 """
 
 from __future__ import annotations

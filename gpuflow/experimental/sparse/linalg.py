@@ -1,4 +1,7 @@
-"""Linear algebra with sparse matrices."""
+"""Linear algebra with sparse matrices.
+
+Tests: tests/experimental/test_sparse.py.
+"""
 
 from __future__ import annotations
 

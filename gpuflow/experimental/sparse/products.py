@@ -1,4 +1,7 @@
-"""Products of sparse arrays with dense and with sparse ones."""
+"""Products of sparse arrays with dense and with sparse ones.
+
+Tests: tests/experimental/test_sparse.py.
+"""
 
 from __future__ import annotations
 

@@ -1,4 +1,7 @@
-"""Functions of dense arrays as functions of sparse ones: their programs, evaluated with BCOO."""
+"""Functions of dense arrays as functions of sparse ones: their programs, evaluated with BCOO.
+
+Tests: tests/experimental/test_sparse.py.
+"""
 
 from __future__ import annotations
 

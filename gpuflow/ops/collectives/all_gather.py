@@ -2,6 +2,8 @@
 
 Their params hold the sizes of the axes, so that rules need no lookup. The rules for several names
 remove one name at a time.
+
+Tests: tests/ops/test_collectives.py, tests/ops/test_between_memories.py.
 """
 
 from __future__ import annotations
@@ -15,6 +17,7 @@ from gpuflow.base.arguments import canonicalize_axis
 from gpuflow.base.errors import check
 from gpuflow.core.argument_kinds import explained
 from gpuflow.core.aval import ShapedArray, aval_of
+from gpuflow.core.communication import communicates
 from gpuflow.core.communicator import Communicator
 from gpuflow.core.primitive import Primitive
 from gpuflow.core.rules import AxisData
@@ -285,6 +288,7 @@ all_gather_p = linear_collective(
     transpose=unary_transpose(_gather_transpose),
     batch=_copies_batch,
     varies=spreads,
+    communication=communicates("all_gather"),
 )
 all_gather_invariant_p = linear_collective(
     "all_gather_invariant",
@@ -293,6 +297,7 @@ all_gather_invariant_p = linear_collective(
     transpose=unary_transpose(_own_shard),
     batch=_one_batch,
     varies=reduces,
+    communication=communicates("all_gather"),
 )
 
 # --- reduce_scatter ------------------------------------------------------------------------
@@ -432,4 +437,5 @@ reduce_scatter_p = linear_collective(
     transpose=unary_transpose(_scatter_transpose),
     batch=_scatter_batch,
     varies=spreads,
+    communication=communicates("reduce_scatter"),
 )

@@ -2,6 +2,8 @@
 
 The params hold the sizes of the axes, so that rules need no lookup. The rule for several names
 removes one name at a time.
+
+Tests: tests/ops/test_collectives.py.
 """
 
 from __future__ import annotations
@@ -15,6 +17,7 @@ from gpuflow.base.arguments import canonicalize_axis
 from gpuflow.base.errors import check
 from gpuflow.core.argument_kinds import explained
 from gpuflow.core.aval import ShapedArray, aval_of
+from gpuflow.core.communication import communicates
 from gpuflow.core.communicator import Communicator
 from gpuflow.core.rules import AxisData
 from gpuflow.ops.collectives.all_gather import bind_in_groups
@@ -233,4 +236,5 @@ all_to_all_p = linear_collective(
     transpose=unary_transpose(_swap_transpose),
     batch=_swap_batch,
     varies=spreads,
+    communication=communicates("all_to_all"),
 )

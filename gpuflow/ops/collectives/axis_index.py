@@ -1,4 +1,7 @@
-"""axis_size and axis_index: size of named axes, and index along them."""
+"""axis_size and axis_index: size of named axes, and index along them.
+
+Tests: tests/ops/test_collectives.py.
+"""
 
 from __future__ import annotations
 

@@ -3,6 +3,8 @@
 A collective over several names treats them as one axis with a row-major index: the last name varies
 fastest. Under vmap each name is removed separately, so sizes are in the params. The names that
 remain when a collective runs must be axes that communicators serve (core/communicator.py).
+
+Tests: tests/ops/test_collectives.py, tests/parallel/test_varying.py.
 """
 
 from __future__ import annotations
@@ -121,7 +123,9 @@ def communicator_for(op: str, names: Names, groups: Groups | None = None) -> Com
     return communicator if groups is None else communicator.split(groups)
 
 
-def linear_collective(name: str, exchange: Callable[..., Any], **fields: Any) -> Primitive:
+def linear_collective(
+    name: str, exchange: Callable[..., Any], batch: Callable[..., Any], **fields: Any
+) -> Primitive:
     """Define a collective of one operand that is linear in it.
 
     Its params ``axis_name`` and ``sizes`` hold the names and sizes of its axes.
@@ -130,8 +134,21 @@ def linear_collective(name: str, exchange: Callable[..., Any], **fields: Any) ->
         name: of the primitive.
         exchange: ``(communicator, xp, x, **params) -> array`` with the other params; the
             communicator is that of the group, if there are groups.
+        batch: the batch rule. It is not asked about one of several axes that has one element, as
+            devices with memories of their own have within each: that axis is dropped.
         fields: those of ``Primitive``.
     """
+
+    def batch_rule(
+        axis: AxisData, operands: Sequence[Any], dims: Sequence[int | None], **params: Any
+    ) -> tuple[Any, int | None]:
+        names, (x,), (dim,) = params["axis_name"], operands, dims
+        if axis.size > 1 or len(names) == 1 or not is_over(axis, names):
+            return batch(axis, operands, dims, **params)
+        remaining = [k for k, name in enumerate(names) if name != axis.name]
+        kept = {key: tuple(params[key][k] for k in remaining) for key in ("axis_name", "sizes")}
+        x = x if dim is None else squeeze(x, (dim,))
+        return primitive.bind(x, **{**params, **kept}), None
 
     def impl(
         xp: Any,
@@ -151,7 +168,7 @@ def linear_collective(name: str, exchange: Callable[..., Any], **fields: Any) ->
     def effects(params: dict[str, Any]) -> frozenset[Any]:
         return uses_of(params["axis_name"])
 
-    primitive = define(name, impl=impl, jvp=jvp, effects=effects, **fields)
+    primitive = define(name, impl=impl, jvp=jvp, effects=effects, batch=batch_rule, **fields)
     return primitive
 
 

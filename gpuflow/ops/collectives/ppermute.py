@@ -1,6 +1,8 @@
 """Permutations and broadcasts along named axes.
 
 Params hold the sizes of the axes; indices over several names are row-major.
+
+Tests: tests/ops/test_collectives.py.
 """
 
 from __future__ import annotations
@@ -15,6 +17,7 @@ from gpuflow.base import tree
 from gpuflow.base.errors import check
 from gpuflow.core.argument_kinds import explained
 from gpuflow.core.aval import ShapedArray
+from gpuflow.core.communication import communicates
 from gpuflow.core.rules import AxisData
 from gpuflow.ops.collectives.all_gather import gather_batch
 from gpuflow.ops.collectives.axis_index import index_of, select_at_index
@@ -182,6 +185,7 @@ ppermute_p = linear_collective(
     transpose=unary_transpose(_permute_transpose),
     batch=_permute_batch,
     varies=spreads,
+    communication=communicates("permute"),
 )
 
 # --- pbroadcast ----------------------------------------------------------------------------
@@ -260,4 +264,5 @@ pbroadcast_p = linear_collective(
     transpose=unary_transpose(_broadcast_transpose),
     batch=_broadcast_batch,
     varies=reduces,
+    communication=communicates("broadcast"),
 )

@@ -2,6 +2,8 @@
 
 Under vmap over an axis of that name they become ordinary reductions; other axes are mapped through
 them. The communicator of an axis reduces across memories.
+
+Tests: tests/ops/test_collectives.py, tests/parallel/test_overlap.py.
 """
 
 from __future__ import annotations
@@ -12,7 +14,9 @@ from typing import Any
 import numpy as np
 
 from gpuflow.core.aval import ShapedArray
+from gpuflow.core.communication import communicates
 from gpuflow.core.lowering import AsyncCall, Library
+from gpuflow.core.lowering.rewrite_rules import EqnBuilder
 from gpuflow.core.primitive import registry
 from gpuflow.core.rules import AxisData
 from gpuflow.ops.collectives.named_axes import (
@@ -138,7 +142,7 @@ def _end(
     outs[0][...] = 0
 
 
-def _merged(build: Any, operands: Sequence[Any], params: dict[str, Any]) -> list[Any]:
+def _merged(build: EqnBuilder, operands: Sequence[Any], params: dict[str, Any]) -> list[Any]:
     """The totals of several arrays with one call."""
     sizes = [atom.aval.size for atom in operands]
     flat = [
@@ -165,12 +169,14 @@ psum_begin_p = define(
     impl=reduction_impl("psum", "sum"),
     lower=Library(call=_begin),
     effects=effects_of,
+    communication=communicates("all_reduce", "begin"),
 )
 psum_end_p = define(
     "psum_end",
     shape=lambda x, total, **params: ShapedArray((1,), np.dtype(np.uint8)),
     impl=lambda xp, x, total, **params: xp.zeros(1, np.uint8),
     lower=Library(call=_end),
+    communication=communicates("all_reduce", "end"),
 )
 
 psum_p = define(
@@ -187,5 +193,6 @@ psum_p = define(
     transpose=unary_transpose(_psum_transpose),
     batch=reduction_batch("psum", reduce_sum, lambda x, size: mul(x, constant(x, size))),
     effects=effects_of,
+    communication=communicates("all_reduce"),
     varies=reduces,
 )

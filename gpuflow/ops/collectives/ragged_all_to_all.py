@@ -7,6 +7,8 @@ gathers its rows from them:
 
 If the axis is in one memory, the gathered operands are the mapped array itself, and only the
 selected rows are copied. Between processes full operands are.
+
+Tests: tests/ops/test_ragged_all_to_all.py.
 """
 
 from __future__ import annotations

@@ -3,6 +3,8 @@
 Under vmap over an axis of that name they become ordinary reductions; other axes are mapped through
 them. The communicator of an axis reduces across memories. Data movement is in all_gather.py,
 all_to_all.py and ppermute.py.
+
+Tests: tests/ops/test_collectives.py, tests/ops/test_between_memories.py.
 """
 
 from __future__ import annotations
@@ -16,6 +18,7 @@ from gpuflow.base.arguments import canonicalize_axes
 from gpuflow.base.errors import check
 from gpuflow.core.argument_kinds import explained
 from gpuflow.core.aval import ShapedArray, aval_of
+from gpuflow.core.communication import communicates
 from gpuflow.core.lowering import Library
 from gpuflow.core.trace import Tracer
 from gpuflow.ops.collectives.all_gather import COMBINED_AXES, in_one_axis
@@ -212,6 +215,7 @@ def _extremum(op: str, reduce: Callable[..., Any]) -> Any:
         jvp=_extremum_jvp(op),
         batch=reduction_batch(op, reduce, lambda x, size: x),
         effects=effects_of,
+        communication=communicates("all_reduce"),
         varies=reduces,
     )
 

@@ -4,6 +4,8 @@ A value varies along an axis if it is mapped over it. Otherwise it is one value 
 the axis, and its cotangent is the sum of theirs. The transpose of an op cannot see whether an
 operand varied, so these ops have a *token* as a second operand: an empty array that varies like the
 first.
+
+Tests: tests/parallel/test_varying.py, tests/parallel/test_shard_map.py.
 """
 
 from __future__ import annotations

@@ -2,6 +2,8 @@
 
 They are two ops without derivatives: ``nn.dot_product_attention`` defines the derivatives. Other
 platforms run the equivalent composition of products and a softmax.
+
+Tests: tests/nn/test_nn_attention_fused.py.
 """
 
 from __future__ import annotations

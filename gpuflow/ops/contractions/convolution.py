@@ -7,6 +7,8 @@ space:
 
 Groups are a batch dimension, and derivatives are convolutions of the same arrays with other roles.
 convolution_calls.py converts JAX's dimension numbers and groups into this form.
+
+Tests: tests/ops/test_convolution.py.
 """
 
 from __future__ import annotations
@@ -23,6 +25,7 @@ from gpuflow.core.aval import ShapedArray, aval_of
 from gpuflow.core.blocks import Convolution
 from gpuflow.core.halo import Halo, Sliding, sliding_halo
 from gpuflow.core.lowering import Library
+from gpuflow.core.lowering.rewrite_rules import DefinitionLookup, EqnBuilder
 from gpuflow.core.rules import AxisData, Zero, is_undefined, zero_tangent
 from gpuflow.ops.contractions.few_outputs import convolved_by_taps, has_few_outputs
 from gpuflow.ops.contractions.precision import may_round
@@ -228,7 +231,7 @@ def _convolution(in_avals: Any, out_avals: Any, params: dict[str, Any]) -> Convo
     )
 
 
-def _on_cpu(eqn: Any, definition: Any, build: Any) -> list[Any] | None:
+def _on_cpu(eqn: Any, definition: DefinitionLookup, build: EqnBuilder) -> list[Any] | None:
     """Convert floats of several or narrow types around a convolution of one type.
 
     A convolution with few outputs becomes a product and sums.
@@ -251,7 +254,7 @@ def _on_cpu(eqn: Any, definition: Any, build: Any) -> list[Any] | None:
     return [converted(convolved, out)]
 
 
-def _by_taps(eqn: Any, build: Any) -> list[Any] | None:
+def _by_taps(eqn: Any, build: EqnBuilder) -> list[Any] | None:
     lhs, rhs = (atom.aval for atom in eqn.inputs)
     params = dict(eqn.params)
     if lhs.dtype != rhs.dtype or not has_few_outputs(lhs, rhs, params):
@@ -262,7 +265,7 @@ def _by_taps(eqn: Any, build: Any) -> list[Any] | None:
     return written_out(convolved_by_taps, eqn, build, **params, sizes=sizes)
 
 
-def _transposed(eqn: Any, permutation: Dims, build: Any) -> Any:
+def _transposed(eqn: Any, permutation: Dims, build: EqnBuilder) -> Any:
     """Rewrite a permutation of the output as the same convolution with another ``out``."""
     position = {d: k for k, d in enumerate(permutation)}
     lhs, rhs, out = eqn.params["dimension_numbers"]

@@ -1,4 +1,7 @@
-"""Public convolution functions: dimension numbers, padding by name, batch groups."""
+"""Public convolution functions: dimension numbers, padding by name, batch groups.
+
+Tests: tests/ops/test_convolution.py.
+"""
 
 from __future__ import annotations
 
@@ -189,8 +192,7 @@ def conv_general_dilated(
     """Compute a convolution as in machine learning, without flipping the kernel.
 
     Args:
-        lhs: the input: batch, channels and spatial dimensions, in the order of
-            ``dimension_numbers``.
+        lhs: the input: batch, channels and spatial dimensions, as in ``dimension_numbers``.
         rhs: the kernel: output channels, input channels and spatial dimensions.
         window_strides: stride of the kernel in each spatial dimension.
         padding: ``"SAME"``, ``"SAME_LOWER"``, ``"VALID"``, or pairs (low, high), which may be

@@ -2,6 +2,8 @@
 
 Dimension numbers are ``((lhs contracting, rhs contracting), (lhs batch, rhs batch))``. The result
 has the batch dimensions, then the free ones of lhs, then those of rhs.
+
+Tests: tests/ops/test_contractions.py.
 """
 
 from __future__ import annotations
@@ -16,6 +18,7 @@ from gpuflow.base.arguments import as_integers
 from gpuflow.base.foreign import brief
 from gpuflow.core.aval import ShapedArray, aval_of
 from gpuflow.core.lowering import Library
+from gpuflow.core.lowering.rewrite_rules import DefinitionLookup, EqnBuilder
 from gpuflow.core.rules import AxisData, Zero, is_undefined, zero_tangent
 from gpuflow.core.types import Array, ArrayLike, DTypeLike, PrecisionLike, ShardingLike
 from gpuflow.ops.contractions.precision import algorithm_dtypes, canonical_precision
@@ -42,7 +45,7 @@ from gpuflow.ops.linalg.small_matrices import is_small_product, small_product
 from gpuflow.ops.written_out import written_out
 
 
-def _dot_transposed(eqn: Any, permutation: Dims, build: Any) -> Any:
+def _dot_transposed(eqn: Any, permutation: Dims, build: EqnBuilder) -> Any:
     """The product with its free dimensions exchanged: swap the operands."""
     (left, right), (left_batch, right_batch) = eqn.params["dimension_numbers"]
     lhs, rhs = eqn.inputs
@@ -57,7 +60,7 @@ def _dot_transposed(eqn: Any, permutation: Dims, build: Any) -> Any:
     return build.apply(dot_general_p, rhs, lhs, **params)
 
 
-def _dot_summed(eqn: Any, axes: Dims, build: Any) -> Any:
+def _dot_summed(eqn: Any, axes: Dims, build: EqnBuilder) -> Any:
     """The sum over batch dimensions: contract them instead."""
     (left, right), (left_batch, right_batch) = eqn.params["dimension_numbers"]
     if any(axis >= len(left_batch) for axis in axes):
@@ -263,7 +266,7 @@ def as_algorithm(how: Any, lhs: Any, rhs: Any, preferred: Any) -> tuple[Any, Any
     return lhs, rhs, result if formats[2] is None else formats[2], result
 
 
-def _dot_simplify(eqn: Any, definition: Any, build: Any) -> list[Any] | None:
+def _dot_simplify(eqn: Any, definition: DefinitionLookup, build: EqnBuilder) -> list[Any] | None:
     del definition
     numbers = eqn.params["dimension_numbers"]
     lhs, rhs, out = (atom.aval for atom in (*eqn.inputs, *eqn.outputs))

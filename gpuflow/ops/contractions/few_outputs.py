@@ -9,6 +9,8 @@ of a first layer with respect to the image. Summing over taps after the product 
 
 Input dilation (a transposed convolution) skips products: positions of the result that are equal
 modulo the dilation, a phase, use the same taps, without dilation.
+
+Tests: tests/ops/test_few_outputs.py.
 """
 
 from __future__ import annotations

@@ -1,4 +1,7 @@
-"""Locally connected layers: convolutions with a separate kernel at each position."""
+"""Locally connected layers: convolutions with a separate kernel at each position.
+
+Tests: tests/ops/test_convolution.py, tests/lax/test_lax_rest.py.
+"""
 
 from __future__ import annotations
 

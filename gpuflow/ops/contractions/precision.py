@@ -1,4 +1,7 @@
-"""Precision of matrix products: hints, and algorithms with their dtypes."""
+"""Precision of matrix products: hints, and algorithms with their dtypes.
+
+Tests: tests/ops/test_precision_on_gpu.py, tests/lax/test_lax_definitions.py.
+"""
 
 from __future__ import annotations
 

@@ -4,6 +4,8 @@
 operand for the gradient; or for a backward product followed by the derivative of the activation,
 with the sums that are the gradient of the bias. Only the compiler inserts it
 (compiler/passes/epilogues.py), if the target has such calls.
+
+Tests: tests/targets/cuda/test_gpu_epilogues.py, tests/ops/test_device_programs.py.
 """
 
 from __future__ import annotations
@@ -21,6 +23,7 @@ from gpuflow.core.epilogues import Epilogue, aux_type, with_epilogue
 from gpuflow.core.jaxpr import Eqn, Jaxpr, Var
 from gpuflow.core.lowering import Library
 from gpuflow.core.lowering.epilogue_rules import FusedCall, Match, Matcher
+from gpuflow.core.lowering.rewrite_rules import EqnBuilder
 from gpuflow.ops.contractions.products import (
     accumulator_dtype,
     free_dims,
@@ -165,13 +168,13 @@ class _Biased:
     has_bias: bool
     z: Var
 
-    def fused(self, build: Any, epilogue: Epilogue, out: Var) -> FusedCall:
+    def fused(self, build: EqnBuilder, epilogue: Epilogue, out: Var) -> FusedCall:
         """The call that replaces ``out``, inserted where all operands are defined."""
         result = _call(build, self.product, self.operands, epilogue)[0]
         return FusedCall(self.last, build.eqns[-1], self.product, {out: result})
 
 
-def fuse_epilogue(eqn: Eqn, matcher: Matcher, build: Any) -> Sequence[FusedCall]:
+def fuse_epilogue(eqn: Eqn, matcher: Matcher, build: EqnBuilder) -> Sequence[FusedCall]:
     """Calls for a product and its readers: none, one, or a forward and backward pair.
 
     Args:
@@ -192,7 +195,9 @@ def fuse_epilogue(eqn: Eqn, matcher: Matcher, build: Any) -> Sequence[FusedCall]
     return ()
 
 
-def _call(build: Any, product: Eqn, operands: Sequence[Any], epilogue: Epilogue) -> Sequence[Var]:
+def _call(
+    build: EqnBuilder, product: Eqn, operands: Sequence[Any], epilogue: Epilogue
+) -> Sequence[Var]:
     """The outputs of a new call."""
     outs: Sequence[Var] = build.apply(
         dot_general_epilogue_p, *operands, epilogue=epilogue, **product.params
@@ -214,7 +219,9 @@ def _biased(eqn: Eqn, matcher: Matcher) -> _Biased:
     return _Biased(eqn, eqn, eqn.inputs, False, product)
 
 
-def _forward(biased: _Biased, activation: str, matcher: Matcher, build: Any) -> Sequence[FusedCall]:
+def _forward(
+    biased: _Biased, activation: str, matcher: Matcher, build: EqnBuilder
+) -> Sequence[FusedCall]:
     """A product with an activation that is its only reader."""
     for function in _FORWARD[activation]:
         match = matcher.match(_pattern(function, biased.z.aval, 1), (biased.z,))
@@ -225,7 +232,7 @@ def _forward(biased: _Biased, activation: str, matcher: Matcher, build: Any) -> 
 
 
 def _with_gradient(
-    biased: _Biased, activation: str, matcher: Matcher, build: Any
+    biased: _Biased, activation: str, matcher: Matcher, build: EqnBuilder
 ) -> Sequence[FusedCall]:
     """A product with its activation, and the backward product through the activation."""
     pattern = _pattern(_WITH_GRADIENT[activation], biased.z.aval, 2)
@@ -244,7 +251,7 @@ def _with_gradient(
 
 
 def _gradient(
-    matcher: Matcher, build: Any, activation: str, source: Eqn, aux: Var, out: Var
+    matcher: Matcher, build: EqnBuilder, activation: str, source: Eqn, aux: Var, out: Var
 ) -> FusedCall:
     """The backward product through an activation, with the sums of its columns."""
     row_dims = _row_dims(source.inputs[0].aval, source.params)

@@ -1,4 +1,7 @@
-"""ragged_dot and ragged_dot_general: products of rows in groups, with dimensions in any order."""
+"""ragged_dot and ragged_dot_general: products of rows in groups, with dimensions in any order.
+
+Tests: tests/lax/test_lax_definitions.py, tests/lax/test_lax_rest.py.
+"""
 
 from __future__ import annotations
 

@@ -5,6 +5,8 @@ group are in no group. Both ops are bilinear, and each is the other's derivative
 
     ragged_dot      out[b, i, :] = lhs[b, i, :] @ rhs[b, group of i]
     ragged_outer    out[b, g] = sum of lhs[b, i, :]^T rhs[b, i, :] over the rows i of group g
+
+Tests: tests/lax/test_lax_definitions.py, tests/ops/test_precision_on_gpu.py.
 """
 
 from __future__ import annotations

@@ -5,6 +5,8 @@
 One operand has no free dimension, so each element of the other is used once, and the product is
 bound by memory bandwidth. A reduction reads at the speed of memory with all threads, sums in
 blocks, and fuses with its neighbors; the compiler replaces the product by it.
+
+Tests: tests/ops/test_contractions.py, tests/ops/test_identities.py.
 """
 
 from __future__ import annotations

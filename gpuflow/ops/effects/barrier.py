@@ -1,4 +1,7 @@
-"""optimization_barrier: uses of any of the values wait for all of them."""
+"""optimization_barrier: uses of any of the values wait for all of them.
+
+Tests: tests/ops/test_barrier.py.
+"""
 
 from __future__ import annotations
 
@@ -11,6 +14,7 @@ from gpuflow.base.util import safe_zip
 from gpuflow.core.aval import ShapedArray, is_value
 from gpuflow.core.jaxpr import Atom, Eqn, Literal
 from gpuflow.core.lowering import Barrier
+from gpuflow.core.lowering.rewrite_rules import DefinitionLookup, EqnBuilder
 from gpuflow.core.rules import AxisData, Zero
 from gpuflow.ops.define import define
 
@@ -80,7 +84,7 @@ def _batch(
     return optimization_barrier_p.bind(*operands), list(dims)
 
 
-def _simplify(eqn: Eqn, definition: Any, build: Any) -> list[Atom] | None:
+def _simplify(eqn: Eqn, definition: DefinitionLookup, build: EqnBuilder) -> list[Atom] | None:
     """Remove literals and unused results from the barrier."""
     used = [
         k

@@ -3,6 +3,8 @@
 ``debug_callback`` returns nothing. ``pure_callback`` may be dropped, repeated or moved;
 ``io_callback`` happens once each time the program runs it. Their callbacks take arrays and return a
 list.
+
+Tests: tests/ops/test_callbacks.py, tests/test_callbacks_with_results.py.
 """
 
 from __future__ import annotations

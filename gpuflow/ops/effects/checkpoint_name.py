@@ -1,4 +1,7 @@
-"""checkpoint_name: name values, so that a checkpoint policy can select them."""
+"""checkpoint_name: name values, so that a checkpoint policy can select them.
+
+Tests: tests/control/test_remat.py.
+"""
 
 from __future__ import annotations
 
@@ -9,6 +12,7 @@ from gpuflow.base.errors import check
 from gpuflow.core.aval import ShapedArray
 from gpuflow.core.jaxpr import Atom, Eqn
 from gpuflow.core.lowering import Layout
+from gpuflow.core.lowering.rewrite_rules import DefinitionLookup, EqnBuilder
 from gpuflow.core.rules import AxisData
 from gpuflow.core.views import View
 from gpuflow.ops.define import define, unary_transpose
@@ -66,7 +70,7 @@ def _links(operand: ShapedArray, out: ShapedArray, *, name: str) -> list[tuple[i
     return [(d, d) for d in range(out.ndim)]
 
 
-def _simplify(eqn: Eqn, definition: Any, build: Any) -> list[Atom]:
+def _simplify(eqn: Eqn, definition: DefinitionLookup, build: EqnBuilder) -> list[Atom]:
     """Remove names, which the compiler does not use."""
     del definition, build
     return list(eqn.inputs)

@@ -2,6 +2,8 @@
 
 ``check_p`` has operands ``(code, *values)``. The code is 0 without a failure, and n if the n-th of
 its sites failed. Under vmap the code has the mapped axes, and all values have them in front.
+
+Tests: tests/test_checkify.py.
 """
 
 from __future__ import annotations
@@ -17,6 +19,7 @@ from gpuflow.base.records import record
 from gpuflow.core.aval import ShapedArray
 from gpuflow.core.effects import Effect
 from gpuflow.core.lowering import HostCall
+from gpuflow.core.lowering.rewrite_rules import DefinitionLookup, EqnBuilder
 from gpuflow.core.rules import AxisData
 from gpuflow.ops.define import define
 from gpuflow.ops.layout.batch_dims import batch_to_dim
@@ -131,7 +134,7 @@ def _batch(
     return check_p.bind(*batched, **params), []
 
 
-def _simplify(eqn: Any, definition: Any, build: Any) -> list[Any]:
+def _simplify(eqn: Any, definition: DefinitionLookup, build: EqnBuilder) -> list[Any]:
     """Compiled programs do not collect checks."""
     del definition, build
     check(

@@ -1,4 +1,7 @@
-"""device_put and sharding_constraint: placement of arrays as ops of programs."""
+"""device_put and sharding_constraint: placement of arrays as ops of programs.
+
+Tests: tests/parallel/test_shardings.py, tests/runtime/test_devices.py.
+"""
 
 from __future__ import annotations
 

@@ -1,4 +1,7 @@
-"""The ``faults`` rules of ops: possible faults of operands, for ``checkify``."""
+"""The ``faults`` rules of ops: possible faults of operands, for ``checkify``.
+
+Tests: tests/test_checkify.py, tests/numpy/test_placed_slices.py.
+"""
 
 from __future__ import annotations
 

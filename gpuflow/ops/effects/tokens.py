@@ -1,4 +1,7 @@
-"""Tokens, which order effects; and dce_sink, which computes unused values."""
+"""Tokens, which order effects; and dce_sink, which computes unused values.
+
+Tests: tests/lax/test_lax_rest.py.
+"""
 
 from __future__ import annotations
 

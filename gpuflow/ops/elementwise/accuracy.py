@@ -1,4 +1,7 @@
-"""The ``accuracy=`` of elementary functions: the accepted values."""
+"""The ``accuracy=`` of elementary functions: the accepted values.
+
+Tests: tests/test_keywords.py.
+"""
 
 from __future__ import annotations
 

@@ -1,4 +1,7 @@
-"""Elementwise arithmetic: sums, products, extrema and rounding."""
+"""Elementwise arithmetic: sums, products, extrema and rounding.
+
+Tests: tests/ops/test_elementwise_rules.py, tests/ops/test_identities.py.
+"""
 
 from __future__ import annotations
 
@@ -11,6 +14,7 @@ from gpuflow.base import dtypes
 from gpuflow.base.arguments import as_member
 from gpuflow.core.aval import ShapedArray
 from gpuflow.core.lowering import Elementwise
+from gpuflow.core.lowering.rewrite_rules import DefinitionLookup, EqnBuilder
 from gpuflow.core.rules import Zero
 from gpuflow.core.types import Array, ArrayLike, DTypeLike
 from gpuflow.ops.define import check_kind, define, holds_values, is_number
@@ -39,7 +43,7 @@ from gpuflow.ops.linear_maps import wraps
 # --- add, sub, neg -------------------------------------------------------------------------
 
 
-def _image_of(atom: Any, eqn: Any, linear: Any, build: Any) -> Any:
+def _image_of(atom: Any, eqn: Any, linear: Any, build: EqnBuilder) -> Any:
     """Image of an operand under a linear map of the output; see ``linear_maps``."""
     scalar = scalar_of(atom, linear.definition)
     if scalar is not None:
@@ -47,13 +51,13 @@ def _image_of(atom: Any, eqn: Any, linear: Any, build: Any) -> Any:
     return linear(atom) if atom.aval.shape == eqn.outputs[0].aval.shape else None
 
 
-def _same_image(eqn: Any, linear: Any, build: Any) -> Any:
+def _same_image(eqn: Any, linear: Any, build: EqnBuilder) -> Any:
     """Sum, difference or negation of images."""
     images = [_image_of(atom, eqn, linear, build) for atom in eqn.inputs]
     return None if any(image is None for image in images) else build.apply(eqn.primitive, *images)
 
 
-def _add_simplify(eqn: Any, definition: Any, build: Any) -> Any:
+def _add_simplify(eqn: Any, definition: DefinitionLookup, build: EqnBuilder) -> Any:
     """x + -0 is x, and of integers x + 0; x + (-y) is x - y."""
     x, y = eqn.inputs
     for one, other in ((x, y), (y, x)):
@@ -65,7 +69,7 @@ def _add_simplify(eqn: Any, definition: Any, build: Any) -> Any:
     return None
 
 
-def _sub_simplify(eqn: Any, definition: Any, build: Any) -> Any:
+def _sub_simplify(eqn: Any, definition: DefinitionLookup, build: EqnBuilder) -> Any:
     """x - 0 is x, -0 - x is -x, x - (-y) is x + y; of integers x - x is 0."""
     x, y = eqn.inputs
     if is_all(y, definition, 0.0):
@@ -78,7 +82,7 @@ def _sub_simplify(eqn: Any, definition: Any, build: Any) -> Any:
     return None if negated is None else [build.apply(add_p, x, negated.inputs[0])]
 
 
-def _neg_simplify(eqn: Any, definition: Any, build: Any) -> Any:
+def _neg_simplify(eqn: Any, definition: DefinitionLookup, build: EqnBuilder) -> Any:
     """-(-x) is x."""
     del build
     negated = producer(eqn.inputs[0], neg_p, definition)
@@ -196,7 +200,7 @@ def neg(x: ArrayLike) -> Array:
 # --- mul, div ------------------------------------------------------------------------------
 
 
-def _mul_image(eqn: Any, linear: Any, build: Any) -> Any:
+def _mul_image(eqn: Any, linear: Any, build: EqnBuilder) -> Any:
     """Scalar factor times the image of the other operand."""
     for x, factor in (eqn.inputs, eqn.inputs[::-1]):
         scalar = scalar_of(factor, linear.definition)
@@ -206,7 +210,7 @@ def _mul_image(eqn: Any, linear: Any, build: Any) -> Any:
     return None
 
 
-def _mul_simplify(eqn: Any, definition: Any, build: Any) -> Any:
+def _mul_simplify(eqn: Any, definition: DefinitionLookup, build: EqnBuilder) -> Any:
     """x * 1 is x, (-x) * (-y) is x * y; of integers x * 0 is 0."""
     x, y = eqn.inputs
     for one, other in ((x, y), (y, x)):
@@ -267,7 +271,7 @@ def _integral_quotient(x: Any, y: Any) -> Any:
     return where(lt(quotient, 0), ceil(quotient), floor(quotient))
 
 
-def _rem_simplify(eqn: Any, definition: Any, build: Any) -> Any:
+def _rem_simplify(eqn: Any, definition: DefinitionLookup, build: EqnBuilder) -> Any:
     """For integers, x rem 1 is 0."""
     if wraps(eqn.inputs[0].aval.dtype) and is_all(eqn.inputs[1], definition, 1):
         return filled(eqn, 0, build)
@@ -402,7 +406,7 @@ def constant(x: Any, value: float) -> Any:
 
 
 def _extremum(name: str, impl: Callable[..., Any], bool_body: str, neutral: float) -> Any:
-    def simplify(eqn: Any, definition: Any, build: Any) -> Any:
+    def simplify(eqn: Any, definition: DefinitionLookup, build: EqnBuilder) -> Any:
         """The extremum of x and x is x, and so is that of x and the opposite infinity."""
         del build
         x, y = eqn.inputs

@@ -1,4 +1,7 @@
-"""bitcast_convert_type: reinterpret the bits of one dtype as another."""
+"""bitcast_convert_type: reinterpret the bits of one dtype as another.
+
+Tests: tests/ops/test_elementwise_rules.py, tests/ops/test_dtypes_storage.py.
+"""
 
 from __future__ import annotations
 

@@ -1,4 +1,7 @@
-"""Ops on the bits of integers and floats: counts, nextafter, mulhi, rounding to fewer bits."""
+"""Ops on the bits of integers and floats: counts, nextafter, mulhi, rounding to fewer bits.
+
+Tests: tests/lax/test_lax_shapes.py, tests/lax/test_lax_definitions.py.
+"""
 
 from __future__ import annotations
 

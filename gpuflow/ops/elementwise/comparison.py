@@ -1,4 +1,7 @@
-"""Comparisons, bitwise logic, and shifts."""
+"""Comparisons, bitwise logic, and shifts.
+
+Tests: tests/ops/test_elementwise_rules.py.
+"""
 
 from __future__ import annotations
 
@@ -9,6 +12,7 @@ import numpy as np
 
 from gpuflow.base import dtypes
 from gpuflow.core.key_use import use_none
+from gpuflow.core.lowering.rewrite_rules import DefinitionLookup, EqnBuilder
 from gpuflow.core.types import Array, ArrayLike
 from gpuflow.ops.define import holds_values, is_ordered
 from gpuflow.ops.elementwise import complex_pairs
@@ -39,7 +43,7 @@ _PAIRS = {
 def _comparison(
     name: str, impl: Callable[..., Any], accepts: Callable[[Any], bool], of_equal: bool
 ) -> Any:
-    def simplify(eqn: Any, definition: Any, build: Any) -> Any:
+    def simplify(eqn: Any, definition: DefinitionLookup, build: EqnBuilder) -> Any:
         """The result of comparing x with itself, unless it is a float (nan != nan)."""
         del definition
         x, y = eqn.inputs
@@ -221,7 +225,7 @@ def _bitwise(
 def _and_or_simplify(neutral: int, absorbing: int) -> Callable[..., Any]:
     """x with x is x, x with the neutral value is x, x with the absorbing value is that."""
 
-    def simplify(eqn: Any, definition: Any, build: Any) -> Any:
+    def simplify(eqn: Any, definition: DefinitionLookup, build: EqnBuilder) -> Any:
         x, y = eqn.inputs
         if x is y:
             return same(eqn, x)
@@ -235,7 +239,7 @@ def _and_or_simplify(neutral: int, absorbing: int) -> Callable[..., Any]:
     return simplify
 
 
-def _is_filled(atom: Any, definition: Any, bit: int) -> bool:
+def _is_filled(atom: Any, definition: DefinitionLookup, bit: int) -> bool:
     """Whether ``atom`` is a constant with all bits equal to ``bit``."""
     constant = constant_of(atom, definition)
     return constant is not None and constant == _bits(bit, atom.aval.dtype)
@@ -247,7 +251,7 @@ def _bits(bit: int, dtype: Any) -> Any:
     return np.int8(-bit).astype(dtype)
 
 
-def _xor_simplify(eqn: Any, definition: Any, build: Any) -> Any:
+def _xor_simplify(eqn: Any, definition: DefinitionLookup, build: EqnBuilder) -> Any:
     """x xor 0 is x, x xor x is 0."""
     x, y = eqn.inputs
     if x is y:
@@ -258,7 +262,7 @@ def _xor_simplify(eqn: Any, definition: Any, build: Any) -> Any:
     return None
 
 
-def _not_simplify(eqn: Any, definition: Any, build: Any) -> Any:
+def _not_simplify(eqn: Any, definition: DefinitionLookup, build: EqnBuilder) -> Any:
     """not not x is x."""
     del build
     source = producer(eqn.inputs[0], not_p, definition)
@@ -399,7 +403,7 @@ def _shift_right_arithmetic_impl(xp: Any, x: Any, y: Any, width: int) -> Any:
     return xp.right_shift(signed, count.astype(signed.dtype)).astype(x.dtype)
 
 
-def _shift_simplify(eqn: Any, definition: Any, build: Any) -> Any:
+def _shift_simplify(eqn: Any, definition: DefinitionLookup, build: EqnBuilder) -> Any:
     """A shift by 0 does nothing."""
     del build
     x, count = eqn.inputs

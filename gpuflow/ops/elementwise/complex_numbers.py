@@ -2,6 +2,8 @@
 
 Transposes pair cotangents and tangents without conjugation: the cotangent of ``z`` pairs with its
 tangent as ``real(sum(ct * t))``. That is JAX's convention.
+
+Tests: tests/ops/test_elementwise_rules.py, tests/ops/test_linalg_ops.py.
 """
 
 from __future__ import annotations

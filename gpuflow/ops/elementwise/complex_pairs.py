@@ -6,6 +6,8 @@ the divisor (Smith's method), and moduli are ``hypot``, so that neither overflow
 
 Source: C99, annex G, for special values; R. L. Smith, "Algorithm 116: Complex division", 1962;
 W. Kahan, "Branch cuts for complex elementary functions", 1987, for sqrt and tanh.
+
+Tests: tests/ops/test_complex_functions.py.
 """
 
 from __future__ import annotations

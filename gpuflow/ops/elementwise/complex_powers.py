@@ -7,6 +7,8 @@ bits of the constant that contribute to the fraction:
     b = m 2**e       fraction(b c) = fraction(m fraction(2**e c))
 
 Source: M. H. Payne and R. N. Hanek, Radian reduction for trigonometric functions, 1983.
+
+Tests: tests/ops/test_complex_functions.py.
 """
 
 from __future__ import annotations

@@ -1,4 +1,7 @@
-"""Conversion of dtypes by value, and identity ops: copy, stop_gradient."""
+"""Conversion of dtypes by value, and identity ops: copy, stop_gradient.
+
+Tests: tests/ops/test_elementwise_rules.py, tests/ops/test_identities.py.
+"""
 
 from __future__ import annotations
 
@@ -12,6 +15,7 @@ from gpuflow.base import dtypes, tree
 from gpuflow.base.errors import check
 from gpuflow.core.aval import ShapedArray, aval_of
 from gpuflow.core.lowering import Elementwise
+from gpuflow.core.lowering.rewrite_rules import DefinitionLookup, EqnBuilder
 from gpuflow.core.rules import AxisData, Zero
 from gpuflow.core.types import Array, ArrayLike
 from gpuflow.kir.builder import ComplexPair
@@ -133,7 +137,7 @@ def _convert_pair(builder: Any, values: Any, in_avals: Any, out_aval: Any, param
     return ComplexPair(builder.cast(x, component_dtype), builder.const(component_dtype, 0))
 
 
-def _convert_simplify(eqn: Any, definition: Any, build: Any) -> Any:
+def _convert_simplify(eqn: Any, definition: DefinitionLookup, build: EqnBuilder) -> Any:
     """Simplify a conversion to the same dtype, or through a dtype that loses nothing."""
     x, dtype = eqn.inputs[0], eqn.params["new_dtype"]
     if x.aval.dtype == dtype:
@@ -180,7 +184,7 @@ def _holds(wide: Any, narrow: Any) -> bool:
     return floats and wide.itemsize > narrow.itemsize
 
 
-def _convert_image(eqn: Any, linear: Any, build: Any) -> Any:
+def _convert_image(eqn: Any, linear: Any, build: EqnBuilder) -> Any:
     """Conversion to narrower integers commutes with sums, which are modular."""
     x, dtype = eqn.inputs[0], eqn.params["new_dtype"]
     if not (wraps(dtype) and wraps(x.aval.dtype) and dtype.itemsize <= x.aval.dtype.itemsize):

@@ -1,4 +1,7 @@
-"""pow: powers whose exponent is an array."""
+"""pow: powers whose exponent is an array.
+
+Tests: tests/ops/test_elementwise_rules.py, tests/ops/test_half_powers.py.
+"""
 
 from __future__ import annotations
 

@@ -2,6 +2,8 @@
 
 A rule may depend only on constants that are part of a kernel's text anyway, such as 0, 1 and -1:
 others would make programs of different sizes differ.
+
+Tests: tests/ops/test_identities.py.
 """
 
 from __future__ import annotations
@@ -14,6 +16,7 @@ import numpy as np
 from gpuflow.base import dtypes
 from gpuflow.core.aval import ShapedArray
 from gpuflow.core.jaxpr import Atom, Eqn, Literal
+from gpuflow.core.lowering.rewrite_rules import DefinitionLookup, EqnBuilder
 from gpuflow.ops.layout.axes import broadcast_in_dim_p, reshape_p, squeeze_p
 
 Rule = Callable[..., "list[Atom] | None"]
@@ -23,7 +26,7 @@ def first_of(*rules: Rule | None) -> Rule:
     """A rule that applies the first of ``rules`` with a result."""
     present = [rule for rule in rules if rule is not None]
 
-    def rule(eqn: Eqn, definition: Any, build: Any) -> list[Atom] | None:
+    def rule(eqn: Eqn, definition: DefinitionLookup, build: EqnBuilder) -> list[Atom] | None:
         for one in present:
             result = one(eqn, definition, build)
             if result is not None:
@@ -36,7 +39,7 @@ def first_of(*rules: Rule | None) -> Rule:
 # --- properties of atoms -------------------------------------------------------------------
 
 
-def scalar_of(atom: Atom, definition: Any) -> Atom | None:
+def scalar_of(atom: Atom, definition: DefinitionLookup) -> Atom | None:
     """The scalar that ``atom`` is a broadcast of, or None."""
     if not atom.aval.shape:
         return atom
@@ -46,13 +49,13 @@ def scalar_of(atom: Atom, definition: Any) -> Atom | None:
     return None if source.inputs[0].aval.shape else source.inputs[0]
 
 
-def constant_of(atom: Atom, definition: Any) -> Any:
+def constant_of(atom: Atom, definition: DefinitionLookup) -> Any:
     """The constant value of all elements of ``atom``, a NumPy scalar; or None."""
     scalar = scalar_of(atom, definition)
     return scalar.value if type(scalar) is Literal and _is_plain(scalar.aval) else None
 
 
-def is_all(atom: Atom, definition: Any, expected: float) -> bool:
+def is_all(atom: Atom, definition: DefinitionLookup, expected: float) -> bool:
     """Whether each element of ``atom`` is ``expected``, with its sign if that is 0 of a float.
 
     Never of complex numbers: (inf + 0i) * 1 differs from the operand.
@@ -69,7 +72,7 @@ def _is_plain(aval: ShapedArray) -> bool:
     return not dtypes.is_extended(aval.dtype)
 
 
-def producer(atom: Atom, primitive: Any, definition: Any) -> Eqn | None:
+def producer(atom: Atom, primitive: Any, definition: DefinitionLookup) -> Eqn | None:
     """The equation that defines ``atom`` if it applies ``primitive``, else None."""
     source = definition(atom)
     return source if source is not None and source.primitive is primitive else None
@@ -84,7 +87,7 @@ def same(eqn: Eqn, atom: Atom) -> list[Atom] | None:
     return [atom] if (atom.aval.shape, atom.aval.dtype) == (out.shape, out.dtype) else None
 
 
-def filled(eqn: Eqn, value: Any, build: Any) -> list[Atom]:
+def filled(eqn: Eqn, value: Any, build: EqnBuilder) -> list[Atom]:
     """An output whose elements are all ``value``."""
     aval = eqn.outputs[0].aval
     literal = build.literal(value, aval)
@@ -104,7 +107,7 @@ def wrapped(value: int, dtype: Any) -> Any:
 
 
 def sink_broadcasts(
-    eqn: Eqn, definition: Any, build: Any, same_shape: bool = False
+    eqn: Eqn, definition: DefinitionLookup, build: EqnBuilder, same_shape: bool = False
 ) -> list[Atom] | None:
     """Rewrite an elementwise op of broadcasts as the broadcast of the op.
 
@@ -128,7 +131,7 @@ def sink_broadcasts(
     return [build.apply(broadcast_in_dim_p, result, shape=shape, broadcast_dimensions=tuple(real))]
 
 
-def _sink_repeats(eqn: Eqn, definition: Any, build: Any) -> list[Atom] | None:
+def _sink_repeats(eqn: Eqn, definition: DefinitionLookup, build: EqnBuilder) -> list[Atom] | None:
     """Move a reshape that adds a dimension after an op.
 
     Either it repeats along it, as ``tile`` and ``repeat`` do, or an indexed op selects elements
@@ -170,7 +173,7 @@ def _has_own_dims(source: Eqn | None) -> bool:
 
 
 def _broadcast_source(
-    atom: Atom, shape: tuple[int, ...], definition: Any
+    atom: Atom, shape: tuple[int, ...], definition: DefinitionLookup
 ) -> tuple[Atom, tuple[int, ...]] | None:
     """The source of the broadcast ``atom``, and its dimensions in ``shape``."""
     if not atom.aval.shape:
@@ -191,7 +194,7 @@ def _over(
     source: tuple[Atom, tuple[int, ...]],
     real: Sequence[int],
     small: tuple[int, ...],
-    build: Any,
+    build: EqnBuilder,
     same_shape: bool,
 ) -> Atom:
     """Broadcast a source to the dimensions ``real`` of the output, of sizes ``small``."""

@@ -1,6 +1,8 @@
 """Builders for elementwise ops of any number of operands.
 
 Operands have one dtype and one rank; sizes of 1 broadcast, and so do operands of rank 0.
+
+Tests: tests/ops/test_identities.py, tests/ops/test_elementwise_rules.py.
 """
 
 from __future__ import annotations
@@ -14,6 +16,7 @@ from gpuflow.base import dtypes
 from gpuflow.base.errors import check
 from gpuflow.core.aval import ShapedArray, aval_of
 from gpuflow.core.lowering import Elementwise, Library
+from gpuflow.core.lowering.rewrite_rules import DefinitionLookup, EqnBuilder
 from gpuflow.core.primitive import Primitive
 from gpuflow.core.rules import AxisData, Zero, is_undefined
 from gpuflow.ops.define import check_kind, check_same_dtype, define, is_number, types_text
@@ -329,7 +332,9 @@ def _add_any_batch(
     return add_any_p.bind(x, batch_to_dim(y, dims[1], dim, axis.size)), dim
 
 
-def _add_any_simplify(eqn: Any, definition: Any, build: Any) -> list[Any] | None:
+def _add_any_simplify(
+    eqn: Any, definition: DefinitionLookup, build: EqnBuilder
+) -> list[Any] | None:
     """Merge slices of one array that are written back one by one."""
     one, other = (definition(atom) for atom in eqn.inputs)
     if one is not None and other is not None and one.primitive is other.primitive:

@@ -1,4 +1,7 @@
-"""Powers and roots: square, integer_pow, sqrt, rsqrt, cbrt. (pow is in general_powers.py.)"""
+"""Powers and roots: square, integer_pow, sqrt, rsqrt, cbrt. (pow is in general_powers.py.)
+
+Tests: tests/ops/test_elementwise_rules.py, tests/ops/test_special_points.py.
+"""
 
 from __future__ import annotations
 
@@ -10,6 +13,7 @@ from gpuflow.base.errors import check
 from gpuflow.base.foreign import brief
 from gpuflow.core.aval import ShapedArray, aval_of
 from gpuflow.core.lowering import Elementwise
+from gpuflow.core.lowering.rewrite_rules import DefinitionLookup, EqnBuilder
 from gpuflow.core.rules import Zero
 from gpuflow.core.types import AccuracyLike, Array, ArrayLike
 from gpuflow.ops.define import check_kind, define, is_number
@@ -227,7 +231,7 @@ def _integer_pow_jvp(primals: Sequence[Any], tangents: Sequence[Any], *, y: int)
     return out, mul(t, mul(constant(x, y), integer_pow(x, y - 1))) if y != 1 else t
 
 
-def _integer_pow_simplify(eqn: Any, definition: Any, build: Any) -> Any:
+def _integer_pow_simplify(eqn: Any, definition: DefinitionLookup, build: EqnBuilder) -> Any:
     """x^1 is x, x^0 is 1 of every x."""
     del definition
     if eqn.params["y"] == 1:
@@ -313,7 +317,7 @@ half_pow_p = define(
 )
 
 
-def half_powers(eqn: Any, definition: Any, build: Any) -> list[Any] | None:
+def half_powers(eqn: Any, definition: DefinitionLookup, build: EqnBuilder) -> list[Any] | None:
     """Rewrite a ``pow`` with exponent +-0.5 or +-1.5 with a square root."""
     x, y = eqn.inputs
     value = constant_of(y, definition)

@@ -1,4 +1,7 @@
-"""Selection between values: select_n and clamp."""
+"""Selection between values: select_n and clamp.
+
+Tests: tests/ops/test_elementwise_rules.py.
+"""
 
 from __future__ import annotations
 
@@ -11,6 +14,7 @@ from gpuflow.base import dtypes
 from gpuflow.base.errors import check
 from gpuflow.core.aval import ShapedArray, aval_of
 from gpuflow.core.lowering import Elementwise
+from gpuflow.core.lowering.rewrite_rules import DefinitionLookup, EqnBuilder
 from gpuflow.core.rules import Zero, is_undefined
 from gpuflow.core.types import Array, ArrayLike
 from gpuflow.ops.define import check_same_dtype, define, is_ordered, types_text
@@ -120,7 +124,7 @@ def _select_body(builder: Any, values: Any, in_avals: Any, out_aval: Any, params
     return out
 
 
-def _select_simplify(eqn: Any, definition: Any, build: Any) -> Any:
+def _select_simplify(eqn: Any, definition: DefinitionLookup, build: EqnBuilder) -> Any:
     """Equal cases; a constant predicate; select(not p, x, y); select(p, False, True) is p."""
     which, *cases = eqn.inputs
     if all(case is cases[0] for case in cases):

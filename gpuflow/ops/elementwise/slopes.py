@@ -2,6 +2,8 @@
 
 Operands are replaced before a formula that does not hold for them, instead of its result: a branch
 that is not selected must be finite, or else 0 times its derivative is nan.
+
+Tests: tests/ops/test_special_points.py, tests/experimental/test_jet.py.
 """
 
 from __future__ import annotations

@@ -1,4 +1,7 @@
-"""Exponentials, logarithms, circular and hyperbolic functions."""
+"""Exponentials, logarithms, circular and hyperbolic functions.
+
+Tests: tests/ops/test_special_points.py, tests/ops/test_complex_functions.py.
+"""
 
 from __future__ import annotations
 

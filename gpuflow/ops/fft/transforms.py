@@ -3,6 +3,8 @@
 As in NumPy, the inverse transforms divide by the number of elements. RFFT takes real numbers and
 returns the first half of the last dimension; IRFFT is its inverse. It assumes that the other half
 is conjugate, and ignores the imaginary parts of self-conjugate elements.
+
+Tests: tests/ops/test_fft.py, tests/numpy/test_numpy_fft.py.
 """
 
 from __future__ import annotations

@@ -1,6 +1,8 @@
 """Call of a user's kernel: its launch on GPUs, and a user's function on the CPU.
 
 Its derivatives and batching wrap it; see gpuflow/api/raw_kernel.py.
+
+Tests: tests/test_raw_kernels.py, tests/targets/cuda/test_user_kernels.py.
 """
 
 from __future__ import annotations

@@ -1,4 +1,8 @@
-"""Library calls of handwritten GPU kernels: cumulative ops, sorts, runs of indices."""
+"""Library calls of handwritten GPU kernels: cumulative ops, sorts, runs of indices.
+
+Tests: tests/kernels/test_kernel_atomic_sums.py, tests/kernels/test_kernel_runs.py,
+tests/ops/test_sorting.py.
+"""
 
 from __future__ import annotations
 
@@ -15,6 +19,7 @@ from gpuflow.core.aval import ShapedArray
 from gpuflow.core.blocks import AtomicSums, Launches, MakeLaunches, Runs, Scan, Sort
 from gpuflow.core.jaxpr import Literal
 from gpuflow.core.lowering import Library
+from gpuflow.core.lowering.rewrite_rules import DefinitionLookup, EqnBuilder
 from gpuflow.ops.define import define
 from gpuflow.ops.elementwise.arithmetic import add_p, mul_p
 from gpuflow.ops.elementwise.convert import convert_element_type_p
@@ -113,7 +118,7 @@ combined_runs_p = define(
 )
 
 
-def in_runs(eqn: Any, definition: Any, build: Any) -> list[Any] | None:
+def in_runs(eqn: Any, definition: DefinitionLookup, build: EqnBuilder) -> list[Any] | None:
     """Convert an update with repeated indices to one with distinct indices.
 
     Windows of the same index are combined in order, before they are applied to the array. Threads
@@ -139,7 +144,7 @@ def _has_many_rows(eqn: Any) -> bool:
     return type(offsets) is not Literal and type(windows) is not Literal
 
 
-def _flat_disjoint(eqn: Any, build: Any) -> tuple[list[Any], tuple[int, ...]]:
+def _flat_disjoint(eqn: Any, build: EqnBuilder) -> tuple[list[Any], tuple[int, ...]]:
     """Like ``_flat_rows``, with windows that share elements only if they have the same offset.
 
     Along a dimension that a window covers in full, or with a single element, windows of different
@@ -170,13 +175,13 @@ def _flat_disjoint(eqn: Any, build: Any) -> tuple[list[Any], tuple[int, ...]]:
     return _flat_rows(offsets, in_bounds, windows, build), remaining
 
 
-def _repeated(x: Any, shape: tuple[int, ...], build: Any) -> Any:
+def _repeated(x: Any, shape: tuple[int, ...], build: EqnBuilder) -> Any:
     """An array broadcast along additional trailing dimensions."""
     dims = tuple(range(x.aval.ndim))
     return build.apply(broadcast_in_dim_p, x, shape=shape, broadcast_dimensions=dims)
 
 
-def _flat_rows(offsets: Any, in_bounds: Any, windows: Any, build: Any) -> list[Any]:
+def _flat_rows(offsets: Any, in_bounds: Any, windows: Any, build: EqnBuilder) -> list[Any]:
     """Offsets, masks and rows of an update, flattened to one dimension."""
     count = offsets.aval.size
     if type(in_bounds) is Literal or in_bounds.aval.shape != offsets.aval.shape:
@@ -247,7 +252,7 @@ atomic_sums_p = define(
 )
 
 
-def in_any_order(eqn: Any, definition: Any, build: Any) -> list[Any] | None:
+def in_any_order(eqn: Any, definition: DefinitionLookup, build: EqnBuilder) -> list[Any] | None:
     """Rewrite a sum at repeated indices as atomic additions."""
     x, params = eqn.inputs[0], eqn.params
     if not _has_many_rows(eqn) or params["combine"] != "add" or x.aval.dtype not in _ADDED:
@@ -287,7 +292,7 @@ def _is_zeros(eqn: Any) -> bool:
     return type(scalar) is Literal and not scalar.aval.shape and bool(scalar.value == 0)
 
 
-def in_float32(eqn: Any, build: Any) -> list[Any]:
+def in_float32(eqn: Any, build: EqnBuilder) -> list[Any]:
     """A scatter that combines 16-bit floats in float32, rounded once."""
     x, indices, updates = eqn.inputs
     dtype = x.aval.dtype

@@ -2,6 +2,8 @@
 
 A rule of ``Library.what`` builds such a kernel. Sizes and strides are arguments, as for any other
 kernel, so one kernel serves all shapes.
+
+Tests: tests/ops/test_scan_kernels.py, tests/ops/test_scatter_shares.py.
 """
 
 from __future__ import annotations

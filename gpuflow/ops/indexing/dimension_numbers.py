@@ -5,6 +5,8 @@ the dimensions ``start_index_map``; other dimensions start at 0. Batching dimens
 and of the indices correspond.
 
 Source: the definition of Gather and Scatter in the XLA operation semantics.
+
+Tests: tests/ops/test_gather_scatter.py.
 """
 
 from __future__ import annotations

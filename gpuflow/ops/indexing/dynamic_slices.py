@@ -5,6 +5,8 @@ dimensions of all operands are a batch (sizes of 1 repeat), and each element of 
 window:
 
     out[batch..., i...] = x[batch..., start[batch...] + i...]
+
+Tests: tests/ops/test_dynamic.py.
 """
 
 from __future__ import annotations
@@ -22,6 +24,7 @@ from gpuflow.core.aval import ShapedArray, aval_of
 from gpuflow.core.halo import Halo
 from gpuflow.core.key_use import write
 from gpuflow.core.lowering import Indexed
+from gpuflow.core.lowering.rewrite_rules import DefinitionLookup, EqnBuilder
 from gpuflow.core.rules import AxisData, Fault, Zero, is_undefined, zero_tangent
 from gpuflow.ops.define import check_kind, check_same_dtype, define, types_text
 from gpuflow.ops.effects.faults import index_fault
@@ -212,7 +215,7 @@ def _slice_batch(
     return dynamic_slice(x, starts, slice_sizes, batch_dims + 1), 0
 
 
-def _slice_simplify(eqn: Any, definition: Any, build: Any) -> list[Any] | None:
+def _slice_simplify(eqn: Any, definition: DefinitionLookup, build: EqnBuilder) -> list[Any] | None:
     """Rewrite a window at a constant index as a slice."""
     x, *starts = eqn.inputs
     sizes = eqn.params["slice_sizes"]
@@ -404,7 +407,7 @@ def _update_body(context: Any, in_avals: Any, out: ShapedArray, params: Any) -> 
     return over if in_bounds is None else builder.select(in_bounds, over, under)
 
 
-def _update_simplify(eqn: Any, definition: Any, build: Any) -> list[Any] | None:
+def _update_simplify(eqn: Any, definition: DefinitionLookup, build: EqnBuilder) -> list[Any] | None:
     """The update in the array's memory."""
     del definition
     x, window, *starts = eqn.inputs

@@ -1,4 +1,7 @@
-"""gather: windows of an array at given indices; and scatter_add, its transpose."""
+"""gather: windows of an array at given indices; and scatter_add, its transpose.
+
+Tests: tests/ops/test_gather_scatter.py, tests/numpy/test_numpy_indexing.py.
+"""
 
 from __future__ import annotations
 

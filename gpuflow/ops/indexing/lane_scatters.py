@@ -3,6 +3,8 @@
 A lane of a kernel holds small arrays in registers, which have no dynamic indices: the position of
 each element is compared with the index. One window is written, or one for each lane, with one index
 along each indexed dimension.
+
+Tests: tests/compiler/test_lane_scatters.py.
 """
 
 from __future__ import annotations

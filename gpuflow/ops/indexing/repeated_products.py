@@ -4,6 +4,8 @@ Factors are sorted by their indices; the products of other factors with the same
 prefixes and suffixes within a segment. There is no division, so zeros are not special.
 
 Source of the scan: W. D. Hillis and G. L. Steele, Data parallel algorithms, 1986.
+
+Tests: tests/ops/test_segments.py.
 """
 
 from __future__ import annotations

@@ -12,6 +12,8 @@ outside [0, size):
     fill                a row of nan; the least signed, the largest unsigned integer; True
     zero                a row of zeros
     promise_in_bounds   it does not occur; if it does: read the nearest row, drop updates, as JAX
+
+Tests: tests/ops/test_indexing.py.
 """
 
 from __future__ import annotations
@@ -30,6 +32,7 @@ from gpuflow.core.argument_kinds import explained
 from gpuflow.core.aval import ShapedArray, aval_of
 from gpuflow.core.jaxpr import Literal
 from gpuflow.core.lowering import Indexed, Library
+from gpuflow.core.lowering.rewrite_rules import DefinitionLookup, EqnBuilder
 from gpuflow.core.rules import AxisData, Zero, is_undefined, zero_tangent
 from gpuflow.ops.define import check_kind, define, is_number, types_text
 from gpuflow.ops.elementwise.arithmetic import sub
@@ -439,7 +442,9 @@ def _scatter_batch(
     return row_scatter_add(rows, indices, (axis.size, *shape), mode, batch_dims + 1), 0
 
 
-def _scatter_simplify(eqn: Any, definition: Any, build: Any) -> list[Any] | None:
+def _scatter_simplify(
+    eqn: Any, definition: DefinitionLookup, build: EqnBuilder
+) -> list[Any] | None:
     """The sums as an update of zeros; those of 16-bit floats in float32."""
     del definition
     rows, indices = eqn.inputs

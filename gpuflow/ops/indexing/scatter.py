@@ -1,4 +1,7 @@
-"""scatter, scatter_mul, scatter_min, scatter_max: windows replaced, multiplied or compared."""
+"""scatter, scatter_mul, scatter_min, scatter_max: windows replaced, multiplied or compared.
+
+Tests: tests/ops/test_gather_scatter.py, tests/ops/test_segments.py.
+"""
 
 from __future__ import annotations
 

@@ -1,4 +1,7 @@
-"""Common code of all scatters: shape rule, implementation, batching."""
+"""Common code of all scatters: shape rule, implementation, batching.
+
+Tests: tests/ops/test_scatter_shares.py, tests/ops/test_gather_scatter.py.
+"""
 
 from __future__ import annotations
 
@@ -16,6 +19,7 @@ from gpuflow.core.halo import Halo
 from gpuflow.core.jaxpr import Literal
 from gpuflow.core.key_use import write
 from gpuflow.core.lowering import Library
+from gpuflow.core.lowering.rewrite_rules import DefinitionLookup, EqnBuilder
 from gpuflow.core.primitive import Primitive
 from gpuflow.core.rules import AxisData, Fault
 from gpuflow.ops.define import define, types_text
@@ -184,7 +188,9 @@ def batch_scatter(
     return bind(x, indices, updates, dimension_numbers=shifted, **params), 0
 
 
-def _on_gpu(combine: str, eqn: Any, definition: Any, build: Any) -> list[Any] | None:
+def _on_gpu(
+    combine: str, eqn: Any, definition: DefinitionLookup, build: EqnBuilder
+) -> list[Any] | None:
     """The scatter as an update; ``update_windows`` resolves repeated indices."""
     dtype = eqn.inputs[0].aval.dtype
     if combine != "set" and dtypes.is_floating(dtype) and dtype.itemsize == 2:
@@ -193,7 +199,7 @@ def _on_gpu(combine: str, eqn: Any, definition: Any, build: Any) -> list[Any] | 
 
 
 def _simplify(
-    combine: str, eqn: Any, definition: Any, build: Any, may_share: bool = True
+    combine: str, eqn: Any, definition: DefinitionLookup, build: EqnBuilder, may_share: bool = True
 ) -> list[Any] | None:
     """The scatter as an update of the array's memory."""
     del definition
@@ -251,7 +257,7 @@ def _is_contiguous(windows: Windows) -> bool:
     )
 
 
-def _column(build: Any, indices: Any, component: int) -> Any:
+def _column(build: EqnBuilder, indices: Any, component: int) -> Any:
     """Component ``component`` of all index vectors."""
     shape = indices.aval.shape
     if shape[-1] != 1:

@@ -7,6 +7,8 @@
 Shares are independent of each other, and in order within. Their count depends only on the shapes,
 and so does the result. The compiler makes these ops from scatters (``simplify``), after all
 transformations.
+
+Tests: tests/ops/test_scatter_shares.py.
 """
 
 from __future__ import annotations
@@ -23,6 +25,7 @@ from gpuflow.core.aval import ShapedArray, storage_name
 from gpuflow.core.blocks import Kernels, Launch, Launches
 from gpuflow.core.jaxpr import Atom
 from gpuflow.core.lowering import Elementwise, Library
+from gpuflow.core.lowering.rewrite_rules import EqnBuilder
 from gpuflow.core.views import View
 from gpuflow.kir.builder import Builder
 from gpuflow.kir.nodes import Kernel, Mode, Value
@@ -303,7 +306,7 @@ scatter_shares_p = define(
 
 
 def scatter_by_shares(
-    build: Any,
+    build: EqnBuilder,
     x: Atom,
     components: Sequence[Component],
     windows: Atom,
@@ -338,5 +341,5 @@ def scatter_by_shares(
     return build.apply(scatter_shares_p, x, offsets, rows, combine=combine)
 
 
-def _reshaped(build: Any, x: Atom, shape: tuple[int, ...]) -> Atom:
+def _reshaped(build: EqnBuilder, x: Atom, shape: tuple[int, ...]) -> Atom:
     return x if x.aval.shape == shape else build.apply(reshape_p, x, new_sizes=shape)

@@ -1,4 +1,7 @@
-"""Segment reductions: sum, product, maximum or minimum of the rows with the same segment id."""
+"""Segment reductions: sum, product, maximum or minimum of the rows with the same segment id.
+
+Tests: tests/ops/test_segments.py.
+"""
 
 from __future__ import annotations
 

@@ -5,6 +5,8 @@
 
 ``x.at[2:7].set(new)`` is such a select, and so are its derivatives, and ``jnp.where`` of a compared
 ``jnp.arange``. The compiler rewrites it as an update if that happens in the memory of ``x``.
+
+Tests: tests/control/test_inputs_unchanged.py, tests/compiler/test_updates.py.
 """
 
 from __future__ import annotations
@@ -19,6 +21,7 @@ from gpuflow.base import dtypes
 from gpuflow.base.util import row_major_strides
 from gpuflow.core.aval import ShapedArray
 from gpuflow.core.jaxpr import Atom, Eqn, Var
+from gpuflow.core.lowering.rewrite_rules import DefinitionLookup, EqnBuilder
 from gpuflow.ops.elementwise.arithmetic import add_p, mul_p, rem_p, sub_p
 from gpuflow.ops.elementwise.comparison import and_p, eq_p, ge_p, gt_p, le_p, lt_p
 from gpuflow.ops.elementwise.convert import copy_p
@@ -58,7 +61,7 @@ def as_choice(eqn: Eqn) -> tuple[Atom, Var] | None:
     return (which, old) if can_be_updated(out.dtype, "set") else None
 
 
-def as_update(eqn: Eqn, definition: Any, build: Any) -> bool:
+def as_update(eqn: Eqn, definition: DefinitionLookup, build: EqnBuilder) -> bool:
     """Build a select as an update; its output is that of the last equation.
 
     Args:
@@ -108,7 +111,7 @@ def as_update(eqn: Eqn, definition: Any, build: Any) -> bool:
 
 
 def _window_starts(
-    shape: Sequence[int], bounds: Sequence[Bound], dims: Sequence[int], build: Any
+    shape: Sequence[int], bounds: Sequence[Bound], dims: Sequence[int], build: EqnBuilder
 ) -> Atom:
     """Row-major offsets at which windows begin, for each index of some dimensions."""
     strides = row_major_strides(shape)
@@ -123,7 +126,7 @@ def _window_starts(
     return offsets
 
 
-def _combined(old: Atom, new: Atom, definition: Any) -> tuple[str, Atom]:
+def _combined(old: Atom, new: Atom, definition: DefinitionLookup) -> tuple[str, Atom]:
     """The combining function and operand of an update."""
     source = definition(new)
     if source is None or not source.primitive.lower.is_elementwise:
@@ -136,7 +139,7 @@ def _combined(old: Atom, new: Atom, definition: Any) -> tuple[str, Atom]:
     return (combine, others[0]) if len(others) == 1 else ("set", new)
 
 
-def _data_movement_source(atom: Atom, definition: Any) -> Atom:
+def _data_movement_source(atom: Atom, definition: DefinitionLookup) -> Atom:
     """The array that ``atom`` is a pure data movement of."""
     source = definition(atom)
     while source is not None and source.primitive.lower.selects:
@@ -145,7 +148,7 @@ def _data_movement_source(atom: Atom, definition: Any) -> Atom:
     return atom
 
 
-def _spans(which: Atom, definition: Any) -> dict[int, range] | None:
+def _spans(which: Atom, definition: DefinitionLookup) -> dict[int, range] | None:
     """Index ranges in which a predicate holds, by dimension; None: undecided.
 
     The predicate is a conjunction of one range for each dimension.
@@ -162,7 +165,7 @@ def _spans(which: Atom, definition: Any) -> dict[int, range] | None:
     return _compared(source, definition) if source.primitive in _SPANS else None
 
 
-def _compared(eqn: Eqn, definition: Any) -> dict[int, range] | None:
+def _compared(eqn: Eqn, definition: DefinitionLookup) -> dict[int, range] | None:
     """Index range in which a comparison with a scalar holds."""
     source, constant = definition(eqn.inputs[0]), constant_of(eqn.inputs[1], definition)
     first, step = 0, None
@@ -210,7 +213,9 @@ def _common(one: range, other: range) -> range:
     return range(first, stop, lcm(one.step, other.step))
 
 
-def _cut(atom: Atom, bounds: Sequence[Bound], definition: Any, build: Any) -> Atom:
+def _cut(
+    atom: Atom, bounds: Sequence[Bound], definition: DefinitionLookup, build: EqnBuilder
+) -> Atom:
     """A slice of an elementwise op's operand, computed for these elements alone.
 
     Sizes of 1 and scalars broadcast, and stay.
@@ -241,7 +246,7 @@ def _cut(atom: Atom, bounds: Sequence[Bound], definition: Any, build: Any) -> At
     return build.apply(slice_p, atom, start_indices=starts, limit_indices=limits, strides=strides)
 
 
-def _over(atom: Atom, sizes: Sequence[int], dims: Sequence[int], build: Any) -> Atom:
+def _over(atom: Atom, sizes: Sequence[int], dims: Sequence[int], build: EqnBuilder) -> Atom:
     """A broadcast operand of an elementwise op, over the dimensions of a window."""
     shape = atom.aval.shape
     dropped = tuple(d for d, size in enumerate(shape) if size == 1)

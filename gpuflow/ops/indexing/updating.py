@@ -2,6 +2,8 @@
 
 The compiler makes these two ops from others (``simplify``), after all transformations: the flat
 indices of windows, and the update itself.
+
+Tests: tests/ops/test_every_op.py, tests/ops/test_gather_scatter.py.
 """
 
 from __future__ import annotations
@@ -17,6 +19,7 @@ from gpuflow.base.util import row_major_strides
 from gpuflow.core.aval import ShapedArray, storage_dtype
 from gpuflow.core.jaxpr import Atom, Literal
 from gpuflow.core.lowering import Elementwise, Unwritten, Update
+from gpuflow.core.lowering.rewrite_rules import EqnBuilder
 from gpuflow.kir.scalar import COMPONENT_DTYPES, COMPUTE_DTYPES, NARROW_DTYPES
 from gpuflow.ops.define import define
 from gpuflow.ops.elementwise.comparison import and_p
@@ -152,7 +155,7 @@ def _window(params: dict[str, Any]) -> tuple[int, ...]:
     return params["window_dims"]
 
 
-def _only_if(eqn: Any, flag: Atom, build: Any) -> Any:
+def _only_if(eqn: Any, flag: Atom, build: EqnBuilder) -> Any:
     x, offsets, mask, windows = eqn.inputs
     if type(mask) is Literal and mask.value:
         mask = flag
@@ -216,12 +219,12 @@ def can_be_updated(dtype: Any, combine: str) -> bool:
     return combine == "set" or dtypes.is_integer(stored) or stored.itemsize > 2
 
 
-def counted(build: Any, shape: tuple[int, ...], dimension: int) -> Atom:
+def counted(build: EqnBuilder, shape: tuple[int, ...], dimension: int) -> Atom:
     """Each element's position along a dimension."""
     return build.apply(iota_p, dtype=_INDEX.dtype, shape=shape, dimension=dimension)
 
 
-def offset_operands(build: Any, components: Sequence[Component]) -> list[Atom]:
+def offset_operands(build: EqnBuilder, components: Sequence[Component]) -> list[Atom]:
     """Operands of ``window_places``."""
     operands: list[Atom] = []
     for component in components:
@@ -231,7 +234,7 @@ def offset_operands(build: Any, components: Sequence[Component]) -> list[Atom]:
 
 
 def _window_offsets(
-    build: Any, components: Sequence[Component], checked: bool
+    build: EqnBuilder, components: Sequence[Component], checked: bool
 ) -> tuple[Atom, Atom]:
     """The flat indices at which windows start, and the valid windows; see ``update``."""
     operands = offset_operands(build, components)
@@ -242,7 +245,9 @@ def _window_offsets(
     return offsets, in_bounds if checked else always
 
 
-def store_concatenated(build: Any, out: ShapedArray, dimension: int, arrays: Sequence[Atom]) -> Any:
+def store_concatenated(
+    build: EqnBuilder, out: ShapedArray, dimension: int, arrays: Sequence[Atom]
+) -> Any:
     """Build the equations that store the concatenation of arrays along a dimension.
 
     Returns:
@@ -269,7 +274,7 @@ def store_concatenated(build: Any, out: ShapedArray, dimension: int, arrays: Seq
 
 
 def update(
-    build: Any,
+    build: EqnBuilder,
     x: Atom,
     components: Sequence[Component],
     windows: Atom,

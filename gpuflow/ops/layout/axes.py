@@ -1,6 +1,8 @@
 """Ops on axes that rules of other ops use.
 
 broadcast_in_dim and reduce_sum are each other's transposes, so they are in one module.
+
+Tests: tests/ops/test_layout.py, tests/ops/test_identities.py.
 """
 
 from __future__ import annotations
@@ -26,6 +28,7 @@ from gpuflow.core import views
 from gpuflow.core.aval import ShapedArray, aval_of
 from gpuflow.core.jaxpr import Literal
 from gpuflow.core.lowering import Layout, Reduction
+from gpuflow.core.lowering.rewrite_rules import DefinitionLookup, EqnBuilder
 from gpuflow.core.primitive import Primitive
 from gpuflow.core.rules import AxisData
 from gpuflow.core.types import Array, ArrayLike, ShardingLike
@@ -122,7 +125,9 @@ def _broadcast_view(view: Any, out: ShapedArray, *, shape: Any, broadcast_dimens
     return views.broadcast_in_dim(view, shape, broadcast_dimensions)
 
 
-def _broadcast_sliced(eqn: Any, bounds: Any, cut: Any, definition: Any, build: Any) -> Any:
+def _broadcast_sliced(
+    eqn: Any, bounds: Any, cut: Any, definition: DefinitionLookup, build: EqnBuilder
+) -> Any:
     """The broadcast of a slice of the operand, along the dimensions that the operand has."""
     del definition
     x, shape, dims = eqn.inputs[0], eqn.params["shape"], eqn.params["broadcast_dimensions"]
@@ -133,7 +138,9 @@ def _broadcast_sliced(eqn: Any, bounds: Any, cut: Any, definition: Any, build: A
     return build.apply(broadcast_in_dim_p, x, shape=sizes, broadcast_dimensions=dims)
 
 
-def _broadcast_simplify(eqn: Any, definition: Any, build: Any) -> list[Any] | None:
+def _broadcast_simplify(
+    eqn: Any, definition: DefinitionLookup, build: EqnBuilder
+) -> list[Any] | None:
     """Simplify identity broadcasts, and broadcasts of broadcasts and of similar ops."""
     x, shape, dims = eqn.inputs[0], eqn.params["shape"], eqn.params["broadcast_dimensions"]
     if x.aval is eqn.outputs[0].aval:
@@ -294,7 +301,7 @@ def reduce_sum(
     return in_sharding("reduce_sum", bind_reduction(reduce_sum_p, operand, axes), out_sharding)
 
 
-def drop_unit_axes(eqn: Any, definition: Any, build: Any) -> list[Any] | None:
+def drop_unit_axes(eqn: Any, definition: DefinitionLookup, build: EqnBuilder) -> list[Any] | None:
     """Rewrite a reduction over axes of size 1 that a layout op made as a squeeze.
 
     Others may be batches of one, which must run the same code as all batches.
@@ -308,7 +315,7 @@ def drop_unit_axes(eqn: Any, definition: Any, build: Any) -> list[Any] | None:
     return [build.apply(squeeze_p, eqn.inputs[0], dimensions=axes)]
 
 
-def _closed_sum(eqn: Any, definition: Any, build: Any) -> list[Any] | None:
+def _closed_sum(eqn: Any, definition: DefinitionLookup, build: EqnBuilder) -> list[Any] | None:
     """Closed form of the sum of an iota: for integers modulo a power of two, for exact floats."""
     x, axes = eqn.inputs[0], eqn.params["axes"]
     count = prod(x.aval.shape[d] for d in axes)
@@ -337,7 +344,7 @@ def _closed_sum(eqn: Any, definition: Any, build: Any) -> list[Any] | None:
     return None if result is None else [result]
 
 
-def _sum_simplify(eqn: Any, definition: Any, build: Any) -> list[Any] | None:
+def _sum_simplify(eqn: Any, definition: DefinitionLookup, build: EqnBuilder) -> list[Any] | None:
     """Let a library call sum its result: a product sums batch dimensions by contraction."""
     for rule in (drop_unit_axes, _closed_sum):
         result = rule(eqn, definition, build)
@@ -391,7 +398,9 @@ def _reshape_partitionable(ins: Sequence[ShapedArray], out: ShapedArray, params:
     return [views.leading_dimensions(ins[0].shape, out.shape)]
 
 
-def _reshape_simplify(eqn: Any, definition: Any, build: Any) -> list[Any] | None:
+def _reshape_simplify(
+    eqn: Any, definition: DefinitionLookup, build: EqnBuilder
+) -> list[Any] | None:
     """Simplify identity reshapes, reshapes of reshapes, and reshapes of broadcast scalars."""
     x, shape = eqn.inputs[0], eqn.params["new_sizes"]
     if x.aval is eqn.outputs[0].aval:
@@ -506,7 +515,9 @@ def _squeeze_links(x: ShapedArray, out: ShapedArray, *, dimensions: tuple[int, .
     return [(d, k) for k, d in enumerate(remaining)]
 
 
-def _squeeze_simplify(eqn: Any, definition: Any, build: Any) -> list[Any] | None:
+def _squeeze_simplify(
+    eqn: Any, definition: DefinitionLookup, build: EqnBuilder
+) -> list[Any] | None:
     """Remove dimensions that a broadcast has added from the broadcast."""
     source, dropped = definition(eqn.inputs[0]), eqn.params["dimensions"]
     if source is None or source.primitive is not broadcast_in_dim_p:

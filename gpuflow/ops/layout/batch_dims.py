@@ -1,4 +1,7 @@
-"""Move the mapped dimension of batched values to a given position."""
+"""Move the mapped dimension of batched values to a given position.
+
+Tests: tests/ops/test_every_op.py, tests/ops/test_elementwise_rules.py.
+"""
 
 from __future__ import annotations
 

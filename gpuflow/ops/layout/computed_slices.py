@@ -5,6 +5,8 @@
 
 Then the full array is not computed: readers of a slice compute it in their kernels, and slices of
 a concatenation are its operands.
+
+Tests: tests/control/test_reduce.py, tests/ops/test_linalg_dtypes.py.
 """
 
 from __future__ import annotations
@@ -14,6 +16,7 @@ from math import prod
 from typing import Any
 
 from gpuflow.core.jaxpr import Literal
+from gpuflow.core.lowering.rewrite_rules import DefinitionLookup, EqnBuilder
 
 Bound = tuple[int, int, int]  # start, limit, stride
 
@@ -22,7 +25,7 @@ _MAX_COMPUTED = 32  # equations of each
 
 
 def computed_slices(
-    eqn: Any, bounds: Sequence[Bound], cut: Any, definition: Any, build: Any
+    eqn: Any, bounds: Sequence[Bound], cut: Any, definition: DefinitionLookup, build: EqnBuilder
 ) -> list[Any] | None:
     """The replacement of a slice of an elementwise op, or None.
 

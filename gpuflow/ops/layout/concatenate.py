@@ -1,4 +1,7 @@
-"""concatenate: arrays combined along a dimension."""
+"""concatenate: arrays combined along a dimension.
+
+Tests: tests/ops/test_layout.py.
+"""
 
 from __future__ import annotations
 
@@ -16,6 +19,7 @@ from gpuflow.core.argument_kinds import explained
 from gpuflow.core.aval import ShapedArray, aval_of
 from gpuflow.core.halo import Halo
 from gpuflow.core.lowering import Indexed
+from gpuflow.core.lowering.rewrite_rules import DefinitionLookup, EqnBuilder
 from gpuflow.core.rules import AxisData, Zero, is_undefined
 from gpuflow.core.types import Array, ArrayLike
 from gpuflow.ops.define import check_same_dtype, define, types_text
@@ -130,7 +134,9 @@ def _concatenate_body(context: Any, in_avals: Any, out: ShapedArray, params: Any
     return element(0, len(filled)) if filled else context.load(0, others)
 
 
-def _concatenate_sliced(eqn: Any, bounds: Any, cut: Any, definition: Any, build: Any) -> Any:
+def _concatenate_sliced(
+    eqn: Any, bounds: Any, cut: Any, definition: DefinitionLookup, build: EqnBuilder
+) -> Any:
     """A slice of one operand; or, if only slices read the result, slices of several."""
     dimension = eqn.params["dimension"]
     start, limit, step = bounds[dimension]
@@ -153,7 +159,9 @@ def _concatenate_sliced(eqn: Any, bounds: Any, cut: Any, definition: Any, build:
     return build.apply(concatenate_p, *slices, dimension=dimension)
 
 
-def _concatenate_simplify(eqn: Any, definition: Any, build: Any) -> list[Any] | None:
+def _concatenate_simplify(
+    eqn: Any, definition: DefinitionLookup, build: EqnBuilder
+) -> list[Any] | None:
     """Simplify single operands, nested concatenations, and adjacent slices of one array."""
     dimension = eqn.params["dimension"]
     operands: list[Any] = []
@@ -179,7 +187,7 @@ def _concatenate_simplify(eqn: Any, definition: Any, build: Any) -> list[Any] | 
     return [build.apply(concatenate_p, *merged, dimension=dimension)]
 
 
-def _concatenate_stores(eqn: Any, build: Any) -> Any:
+def _concatenate_stores(eqn: Any, build: EqnBuilder) -> Any:
     """Store operands one by one if each is one range; by rows they would be many short loops.
 
     A few columns are stored in one kernel, row by row.

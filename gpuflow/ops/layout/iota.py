@@ -1,4 +1,7 @@
-"""iota, an array of indices along one dimension, and simplifications of its sums."""
+"""iota, an array of indices along one dimension, and simplifications of its sums.
+
+Tests: tests/ops/test_identities.py, tests/ops/test_layout.py.
+"""
 
 from __future__ import annotations
 
@@ -16,6 +19,7 @@ from gpuflow.base.records import record
 from gpuflow.core.argument_kinds import explained
 from gpuflow.core.aval import ShapedArray
 from gpuflow.core.lowering import Indexed
+from gpuflow.core.lowering.rewrite_rules import DefinitionLookup, EqnBuilder
 from gpuflow.core.types import Array, DTypeLike, ShardingLike
 from gpuflow.kir.scalar import compute_dtype
 from gpuflow.ops.define import define, is_number
@@ -139,7 +143,9 @@ def _counts_to(dtype: Any) -> int:
     return 1 << (ml_dtypes.finfo(dtype).nmant + 1) if dtypes.is_floating(dtype) else 0
 
 
-def _iota_sliced(eqn: Any, bounds: Any, cut: Any, definition: Any, build: Any) -> Any:
+def _iota_sliced(
+    eqn: Any, bounds: Any, cut: Any, definition: DefinitionLookup, build: EqnBuilder
+) -> Any:
     """A smaller iota; for integers also with start and step."""
     del cut, definition
     dtype, dimension = eqn.params["dtype"], eqn.params["dimension"]
@@ -156,7 +162,7 @@ def _iota_sliced(eqn: Any, bounds: Any, cut: Any, definition: Any, build: Any) -
     return result
 
 
-def _iota_summed(eqn: Any, axes: tuple[int, ...], build: Any) -> Any:
+def _iota_summed(eqn: Any, axes: tuple[int, ...], build: EqnBuilder) -> Any:
     """n (n - 1) / 2 times the size of the other axes, or the iota times it."""
     dtype, dimension = eqn.params["dtype"], eqn.params["dimension"]
     shape = eqn.params["shape"]
@@ -181,7 +187,9 @@ def _in_dtype(value: int, dtype: Any) -> Any:
     return wrapped(value, dtype) if wraps(dtype) else value
 
 
-def _iota_broadcast(eqn: Any, shape: tuple[int, ...], dims: tuple[int, ...], build: Any) -> Any:
+def _iota_broadcast(
+    eqn: Any, shape: tuple[int, ...], dims: tuple[int, ...], build: EqnBuilder
+) -> Any:
     source_shape, dimension = eqn.params["shape"], eqn.params["dimension"]
     target = dims[dimension]
     if source_shape[dimension] != shape[target]:
@@ -189,7 +197,7 @@ def _iota_broadcast(eqn: Any, shape: tuple[int, ...], dims: tuple[int, ...], bui
     return build.apply(iota_p, dtype=eqn.params["dtype"], shape=shape, dimension=target)
 
 
-def _iota_converted(eqn: Any, dtype: Any, build: Any) -> Any:
+def _iota_converted(eqn: Any, dtype: Any, build: EqnBuilder) -> Any:
     """The iota of another dtype, if none of its values wraps or rounds before."""
     shape, dimension = eqn.params["shape"], eqn.params["dimension"]
     if dtypes.is_bool(dtype) or shape[dimension] - 1 > _counts_to(eqn.params["dtype"]):
@@ -243,7 +251,7 @@ class ScanAxis:
         return self.shape[self.axis]
 
 
-def counts(scan: ScanAxis, dtype: Any, build: Any, times: int = 1) -> Any:
+def counts(scan: ScanAxis, dtype: Any, build: EqnBuilder, times: int = 1) -> Any:
     """Running sum of integers that all equal ``times``."""
     wide = _wide(dtype)
     position = _positions(scan, wide, build)
@@ -256,7 +264,7 @@ def counts(scan: ScanAxis, dtype: Any, build: Any, times: int = 1) -> Any:
     return _narrowed(count, dtype, build)
 
 
-def triangles(scan: ScanAxis, dtype: Any, build: Any) -> Any:
+def triangles(scan: ScanAxis, dtype: Any, build: EqnBuilder) -> Any:
     """Running sum of the iota along the same axis: k (k + 1) / 2 at k."""
     wide = _wide(dtype)
     position, one = _positions(scan, wide, build), _literal(1, wide, build)
@@ -274,15 +282,15 @@ def _wide(dtype: Any) -> Any:
     return dtype if dtype.itemsize >= 4 else np.dtype(np.int32)
 
 
-def _positions(scan: ScanAxis, dtype: Any, build: Any) -> Any:
+def _positions(scan: ScanAxis, dtype: Any, build: EqnBuilder) -> Any:
     return build.apply(iota_p, dtype=dtype, shape=scan.shape, dimension=scan.axis)
 
 
-def _literal(value: int, dtype: Any, build: Any) -> Any:
+def _literal(value: int, dtype: Any, build: EqnBuilder) -> Any:
     return build.literal(wrapped(value, dtype), ShapedArray((), dtype))
 
 
-def _narrowed(atom: Any, dtype: Any, build: Any) -> Any:
+def _narrowed(atom: Any, dtype: Any, build: EqnBuilder) -> Any:
     if atom.aval.dtype == dtype:
         return atom
     return build.apply(convert_element_type_p, atom, new_dtype=dtype, weak_type=False)

@@ -1,19 +1,22 @@
 """Rewrites of pad: interior padding as padding of rows, and padding as separate stores.
 
 Adjacent arrays that are zero-padded and added become a concatenation: the gradient of a split.
+
+Tests: tests/ops/test_interior_padding.py, tests/compiler/test_chunked_stores.py.
 """
 
 from __future__ import annotations
 
 from typing import Any
 
+from gpuflow.core.lowering.rewrite_rules import DefinitionLookup, EqnBuilder
 from gpuflow.core.primitive import registry
 from gpuflow.ops.elementwise.identities import constant_of
 from gpuflow.ops.indexing.updating import store_concatenated
 from gpuflow.ops.layout.axes import broadcast_in_dim_p, reshape_p
 
 
-def padded_rows(eqn: Any, build: Any) -> list[Any] | None:
+def padded_rows(eqn: Any, build: EqnBuilder) -> list[Any] | None:
     """Interior padding: each element and the following padding form a padded row.
 
         0 0 a 0 b 0 c          rows of two, after 0: 0 0, a 0, b 0, c 0, without the last
@@ -44,7 +47,7 @@ def padded_rows(eqn: Any, build: Any) -> list[Any] | None:
     return [out]
 
 
-def added_pads(one: Any, other: Any, definition: Any, build: Any) -> Any:
+def added_pads(one: Any, other: Any, definition: DefinitionLookup, build: EqnBuilder) -> Any:
     """The sum of two zero-padded arrays of which one begins where the other ends.
 
     A sum of four would compare each index with four ranges, in any order.
@@ -75,7 +78,7 @@ def _edge(eqn: Any) -> int | None:
     return edges[0] if is_around else None
 
 
-def padded_stores(eqn: Any, build: Any) -> Any:
+def padded_stores(eqn: Any, build: EqnBuilder) -> Any:
     """Store the padding and the padded array one by one, if each is one range."""
     x, value = eqn.inputs
     out, config = eqn.outputs[0].aval, eqn.params["padding_config"]

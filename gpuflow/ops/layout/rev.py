@@ -1,4 +1,7 @@
-"""rev: reverse the elements along axes."""
+"""rev: reverse the elements along axes.
+
+Tests: tests/ops/test_layout.py.
+"""
 
 from __future__ import annotations
 
@@ -10,6 +13,7 @@ from gpuflow.core import views
 from gpuflow.core.aval import ShapedArray
 from gpuflow.core.halo import Halo
 from gpuflow.core.lowering import Layout
+from gpuflow.core.lowering.rewrite_rules import DefinitionLookup, EqnBuilder
 from gpuflow.core.rules import AxisData
 from gpuflow.core.types import Array, ArrayLike
 from gpuflow.ops.define import define, linear_jvp, unary_transpose
@@ -57,7 +61,7 @@ def _rev_halo(ins: Sequence[ShapedArray], out: ShapedArray, params: Any) -> Halo
     return Halo(rows, apply)
 
 
-def _rev_simplify(eqn: Any, definition: Any, build: Any) -> list[Any] | None:
+def _rev_simplify(eqn: Any, definition: DefinitionLookup, build: EqnBuilder) -> list[Any] | None:
     """Merge reversals of reversals: double reversals cancel."""
     source, dimensions = definition(eqn.inputs[0]), eqn.params["dimensions"]
     if not dimensions:

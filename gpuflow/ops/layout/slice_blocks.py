@@ -1,6 +1,8 @@
 """Slices and pads in blocks: the rows of the operand that a block of the result needs.
 
 These are rules of the partitioner; see core/halo.py and ``Placement.chunk``.
+
+Tests: tests/parallel/test_partitioner.py, tests/parallel/test_varying.py.
 """
 
 from __future__ import annotations

@@ -4,6 +4,8 @@ slice and pad are each other's transposes. A padding configuration holds (low, h
 each dimension; negative low or high remove elements, interior ones are inserted between elements:
 
     pad([a b c], 0, (2, -1, 1))  =  [0 0 a 0 b 0 c] without its last  =  [0 0 a 0 b 0]
+
+Tests: tests/ops/test_layout.py.
 """
 
 from __future__ import annotations
@@ -19,6 +21,7 @@ from gpuflow.core import views
 from gpuflow.core.argument_kinds import explained
 from gpuflow.core.aval import ShapedArray, aval_of
 from gpuflow.core.lowering import Indexed, Layout
+from gpuflow.core.lowering.rewrite_rules import DefinitionLookup, EqnBuilder
 from gpuflow.core.rules import AxisData, Zero, is_undefined
 from gpuflow.core.types import Array, ArrayLike
 from gpuflow.ops.define import check_same_dtype, define, linear_jvp, unary_transpose
@@ -154,7 +157,7 @@ def _slice_partitionable(ins: Sequence[ShapedArray], out: ShapedArray, params: A
     return [[(d, d) for d, size in enumerate(ins[0].shape) if size == out.shape[d]]]
 
 
-def _slice_simplify(eqn: Any, definition: Any, build: Any) -> list[Any] | None:
+def _slice_simplify(eqn: Any, definition: DefinitionLookup, build: EqnBuilder) -> list[Any] | None:
     """Simplify full slices, slices of slices, and slices of ops with their own rule."""
     x = eqn.inputs[0]
     bounds = slice_bounds(eqn.params)
@@ -182,7 +185,7 @@ def _slice_simplify(eqn: Any, definition: Any, build: Any) -> list[Any] | None:
     return None if result is None else [result]
 
 
-def merged_slices(first: Any, second: Any, dimension: int, build: Any) -> Any:
+def merged_slices(first: Any, second: Any, dimension: int, build: EqnBuilder) -> Any:
     """Merge two adjacent slices along ``dimension``; None if they are not adjacent.
 
     Args:
@@ -449,7 +452,9 @@ def _pad_body(context: Any, in_avals: Any, out: Any, params: Any) -> Any:
     return builder.select(in_bounds, value, context.load(1, []))
 
 
-def _pad_sliced(eqn: Any, bounds: Sequence[Bound], cut: Any, definition: Any, build: Any) -> Any:
+def _pad_sliced(
+    eqn: Any, bounds: Sequence[Bound], cut: Any, definition: DefinitionLookup, build: EqnBuilder
+) -> Any:
     """A slice of the operand with less padding."""
     x, value = eqn.inputs
     config = eqn.params["padding_config"]
@@ -476,7 +481,7 @@ def _pad_sliced(eqn: Any, bounds: Sequence[Bound], cut: Any, definition: Any, bu
     return build.apply(pad_p, elements, value, padding_config=tuple(padding))
 
 
-def _pad_simplify(eqn: Any, definition: Any, build: Any) -> list[Any] | None:
+def _pad_simplify(eqn: Any, definition: DefinitionLookup, build: EqnBuilder) -> list[Any] | None:
     """No padding is the identity, negative padding a slice, interior padding padding of rows."""
     x, config = eqn.inputs[0], eqn.params["padding_config"]
     if any(interior for _, _, interior in config):

@@ -1,4 +1,7 @@
-"""transpose: permutation of axes, and its use by batch rules."""
+"""transpose: permutation of axes, and its use by batch rules.
+
+Tests: tests/ops/test_layout.py, tests/runtime/test_single_ops.py.
+"""
 
 from __future__ import annotations
 
@@ -12,6 +15,7 @@ from gpuflow.base.errors import check
 from gpuflow.core import views
 from gpuflow.core.aval import ShapedArray, aval_of
 from gpuflow.core.lowering import Layout
+from gpuflow.core.lowering.rewrite_rules import DefinitionLookup, EqnBuilder
 from gpuflow.core.rules import AxisData
 from gpuflow.core.types import Array, ArrayLike
 from gpuflow.ops.define import define, linear_jvp, unary_transpose
@@ -46,7 +50,9 @@ def _transpose_links(x: ShapedArray, out: ShapedArray, *, permutation: tuple[int
     return [(d, k) for k, d in enumerate(permutation)]
 
 
-def _transpose_simplify(eqn: Any, definition: Any, build: Any) -> list[Any] | None:
+def _transpose_simplify(
+    eqn: Any, definition: DefinitionLookup, build: EqnBuilder
+) -> list[Any] | None:
     """Merge two transpositions; let a library call write its output transposed."""
     source = definition(eqn.inputs[0])
     permutation = eqn.params["permutation"]

@@ -1,6 +1,8 @@
 """Matrix algebra for the rules of matrix ops: products, triangles, diagonals, adjoints.
 
 All functions act on the last two dimensions.
+
+Tests: tests/ops/test_linalg_ops.py.
 """
 
 from __future__ import annotations

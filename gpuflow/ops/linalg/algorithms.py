@@ -1,4 +1,7 @@
-"""Names of algorithms for decompositions; those that LAPACK lacks raise an error."""
+"""Names of algorithms for decompositions; those that LAPACK lacks raise an error.
+
+Tests: tests/ops/test_linalg_rest.py.
+"""
 
 from __future__ import annotations
 

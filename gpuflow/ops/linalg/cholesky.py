@@ -1,4 +1,7 @@
-"""The Cholesky decomposition and its rank-one update."""
+"""The Cholesky decomposition and its rank-one update.
+
+Tests: tests/ops/test_linalg_ops.py, tests/ops/test_device_lapack.py.
+"""
 
 from __future__ import annotations
 
@@ -13,6 +16,7 @@ from gpuflow.core.argument_kinds import explained
 from gpuflow.core.aval import aval_of
 from gpuflow.core.blocks import Cholesky
 from gpuflow.core.lowering import Library
+from gpuflow.core.lowering.rewrite_rules import DefinitionLookup, EqnBuilder
 from gpuflow.core.types import Array, ArrayLike
 from gpuflow.ops.elementwise.arithmetic import add, div, mul
 from gpuflow.ops.linalg import device_lapack
@@ -103,7 +107,9 @@ def _cholesky_jvp(primals: Sequence[Any], tangents: Sequence[Any]) -> tuple[Any,
     return factor, _factor_tangent(factor, tangents[0])
 
 
-def _cholesky_simplify(eqn: Any, definition: Any, build: Any) -> list[Any] | None:
+def _cholesky_simplify(
+    eqn: Any, definition: DefinitionLookup, build: EqnBuilder
+) -> list[Any] | None:
     del definition
     small = is_small_batch(eqn.inputs[0].aval)
     return written_out(small_cholesky, eqn, build) if small else None

@@ -3,6 +3,8 @@
 Every op acts on the last two dimensions and is batched over the leading ones. Failures (a matrix
 that is not positive definite, an iteration that does not converge, nan elements) give nan for that
 matrix instead of an exception, so that other matrices of the batch are not affected.
+
+Tests: tests/ops/test_linalg_ops.py, tests/ops/test_linalg_rest.py.
 """
 
 from __future__ import annotations

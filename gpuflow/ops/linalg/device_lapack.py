@@ -5,6 +5,8 @@ does not wait: the status of a routine (its info) remains on the device and beco
 are column-major: a row-major matrix that is passed unchanged is its transpose.
 
 Source: NVIDIA, cuSOLVER, cuBLAS and cuSPARSE documentation; names and arguments of CuPy 14.2.
+
+Tests: tests/ops/test_device_lapack.py.
 """
 
 from __future__ import annotations

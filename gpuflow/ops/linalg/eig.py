@@ -1,4 +1,7 @@
-"""Eigenvalues and eigenvectors of general matrices."""
+"""Eigenvalues and eigenvectors of general matrices.
+
+Tests: tests/ops/test_linalg_ops.py, tests/ops/test_device_lapack.py.
+"""
 
 from __future__ import annotations
 
@@ -12,6 +15,7 @@ from gpuflow.core.argument_kinds import explained
 from gpuflow.core.aval import aval_of
 from gpuflow.core.blocks import Eig
 from gpuflow.core.lowering import Library, OnHost
+from gpuflow.core.lowering.rewrite_rules import DefinitionLookup, EqnBuilder
 from gpuflow.core.types import Array, ArrayLike
 from gpuflow.ops.elementwise.arithmetic import add, div, mul, neg, sub
 from gpuflow.ops.elementwise.comparison import eq
@@ -189,7 +193,7 @@ def _vector_tangents(values: Any, vectors: Any, tangent: Any) -> tuple[Any, Any]
     return diagonal_of(inner), add(perturbed, mul(vectors, as_row(multiple)))
 
 
-def _eig_simplify(eqn: Any, definition: Any, build: Any) -> list[Any] | None:
+def _eig_simplify(eqn: Any, definition: DefinitionLookup, build: EqnBuilder) -> list[Any] | None:
     del definition
     if len(eqn.outputs) > 1 or not has_closed_eigenvalues(eqn.inputs[0].aval):
         return None

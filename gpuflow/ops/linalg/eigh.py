@@ -1,4 +1,7 @@
-"""Eigenvalues and eigenvectors of symmetric matrices."""
+"""Eigenvalues and eigenvectors of symmetric matrices.
+
+Tests: tests/ops/test_linalg_rest.py, tests/ops/test_device_lapack.py.
+"""
 
 from __future__ import annotations
 

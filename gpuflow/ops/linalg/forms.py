@@ -1,4 +1,7 @@
-"""Schur, Hessenberg and tridiagonal forms of matrices; without derivatives, as in JAX."""
+"""Schur, Hessenberg and tridiagonal forms of matrices; without derivatives, as in JAX.
+
+Tests: tests/ops/test_linalg_ops.py, tests/ops/test_linalg_dtypes.py.
+"""
 
 from __future__ import annotations
 

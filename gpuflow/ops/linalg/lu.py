@@ -1,4 +1,7 @@
-"""The LU decomposition with partial pivoting, and solutions of systems with it."""
+"""The LU decomposition with partial pivoting, and solutions of systems with it.
+
+Tests: tests/ops/test_linalg_ops.py, tests/ops/test_device_lapack.py.
+"""
 
 from __future__ import annotations
 
@@ -13,6 +16,7 @@ from gpuflow.core.argument_kinds import explained
 from gpuflow.core.aval import aval_of
 from gpuflow.core.blocks import Lu
 from gpuflow.core.lowering import Library
+from gpuflow.core.lowering.rewrite_rules import DefinitionLookup, EqnBuilder
 from gpuflow.core.rules import zero_tangent
 from gpuflow.core.types import Array, ArrayLike
 from gpuflow.ops.elementwise.arithmetic import add
@@ -140,7 +144,7 @@ def _lu_jvp(primals: Sequence[Any], tangents: Sequence[Any]) -> tuple[list[Any],
     return outs, [tangent, zero_tangent(pivots), zero_tangent(permutation)]
 
 
-def _lu_simplify(eqn: Any, definition: Any, build: Any) -> list[Any] | None:
+def _lu_simplify(eqn: Any, definition: DefinitionLookup, build: EqnBuilder) -> list[Any] | None:
     del definition
     return written_out(small_lu, eqn, build) if is_small_batch(eqn.inputs[0].aval) else None
 
@@ -155,7 +159,7 @@ def _lu_flops(ins: Sequence[Any], outs: Sequence[Any], params: dict[str, Any]) -
     return 2 * ins[0].size * min(ins[0].shape[-2:]) // 3
 
 
-def _lu_on_gpu(eqn: Any, definition: Any, build: Any) -> list[Any] | None:
+def _lu_on_gpu(eqn: Any, definition: DefinitionLookup, build: EqnBuilder) -> list[Any] | None:
     """Sizes beyond the kernels' use a library call, followed by a kernel for the permutation."""
     del definition
     (matrices,) = eqn.inputs

@@ -1,4 +1,7 @@
-"""ormqr: products with the implicit Q of a QR decomposition."""
+"""ormqr: products with the implicit Q of a QR decomposition.
+
+Tests: tests/ops/test_linalg_rest.py, tests/ops/test_device_lapack.py.
+"""
 
 from __future__ import annotations
 

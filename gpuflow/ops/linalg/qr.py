@@ -1,4 +1,7 @@
-"""The QR decomposition, and products of Householder reflections."""
+"""The QR decomposition, and products of Householder reflections.
+
+Tests: tests/ops/test_linalg_ops.py, tests/ops/test_linalg_rest.py.
+"""
 
 from __future__ import annotations
 

@@ -1,4 +1,7 @@
-"""The permutation of the row exchanges of an LU decomposition."""
+"""The permutation of the row exchanges of an LU decomposition.
+
+Tests: tests/ops/test_device_programs.py, tests/ops/test_linalg_ops.py.
+"""
 
 from __future__ import annotations
 
@@ -11,6 +14,7 @@ from gpuflow.base import dtypes
 from gpuflow.base.errors import check
 from gpuflow.core.argument_kinds import explained
 from gpuflow.core.lowering import Indexed, Library
+from gpuflow.core.lowering.rewrite_rules import DefinitionLookup, EqnBuilder
 from gpuflow.core.types import Array, ArrayLike
 from gpuflow.ops.linalg.algebra import Shape
 from gpuflow.ops.linalg.common import Outputs, matrix_op
@@ -84,7 +88,7 @@ row_order_p = matrix_op(
 )
 
 
-def _order_on_gpu(eqn: Any, definition: Any, build: Any) -> list[Any]:
+def _order_on_gpu(eqn: Any, definition: DefinitionLookup, build: EqnBuilder) -> list[Any]:
     del definition
     return [build.apply(row_order_p, *eqn.inputs, **eqn.params)]
 

@@ -5,6 +5,8 @@ longer. The ``simplify`` rule of such an op replaces it by these equations, afte
 and batching, so that they fuse with their neighbors. The size of a matrix is part of a program's
 key: it determines the number of equations. Matrices are real: complex equations would be library
 calls, which take longer.
+
+Tests: tests/ops/test_small_matrices.py.
 """
 
 from __future__ import annotations

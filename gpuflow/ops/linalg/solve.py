@@ -1,4 +1,7 @@
-"""Systems with triangular matrices, linear in the right-hand side."""
+"""Systems with triangular matrices, linear in the right-hand side.
+
+Tests: tests/ops/test_linalg_ops.py, tests/ops/test_device_programs.py.
+"""
 
 from __future__ import annotations
 
@@ -15,6 +18,7 @@ from gpuflow.core.argument_kinds import explained
 from gpuflow.core.aval import aval_of
 from gpuflow.core.blocks import Triangular
 from gpuflow.core.lowering import Library
+from gpuflow.core.lowering.rewrite_rules import DefinitionLookup, EqnBuilder
 from gpuflow.core.rules import AxisData, Zero, is_undefined
 from gpuflow.core.types import Array, ArrayLike
 from gpuflow.ops.elementwise.arithmetic import neg
@@ -225,7 +229,9 @@ def _triangular(in_avals: Any, out_avals: Any, params: dict[str, Any]) -> Triang
     return Triangular(*[params[name] for name in names], prod(batch), size, sides, b.dtype)
 
 
-def _triangular_simplify(eqn: Any, definition: Any, build: Any) -> list[Any] | None:
+def _triangular_simplify(
+    eqn: Any, definition: DefinitionLookup, build: EqnBuilder
+) -> list[Any] | None:
     del definition
     a, b = (atom.aval for atom in eqn.inputs)
     if not (is_small_batch(a, MAX_TRIANGULAR_ROWS) and b.size):

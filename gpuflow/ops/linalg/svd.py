@@ -1,4 +1,7 @@
-"""The singular value decomposition."""
+"""The singular value decomposition.
+
+Tests: tests/ops/test_linalg_rest.py, tests/ops/test_device_lapack.py.
+"""
 
 from __future__ import annotations
 

@@ -1,4 +1,7 @@
-"""Systems with tridiagonal matrices, linear in the right-hand side."""
+"""Systems with tridiagonal matrices, linear in the right-hand side.
+
+Tests: tests/ops/test_linalg_ops.py, tests/ops/test_linalg_dtypes.py.
+"""
 
 from __future__ import annotations
 

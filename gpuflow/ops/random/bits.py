@@ -6,6 +6,8 @@ Bits are hashes of counters under a key, in one of two layouts, which give diffe
     legacy          uint32 i of n is paired with uint32 i + n/2, and both come from one hash
 
 All results are bit for bit those of JAX 0.10. All ops are integer: there are no derivatives.
+
+Tests: tests/ops/test_random_bits.py.
 """
 
 from __future__ import annotations

@@ -5,6 +5,8 @@ bits: an rbg key is two threefry keys, and splitting and folding work on each; u
 random bits as a hash.
 
 Source: JAX's definition of its PRNG implementations ``rbg`` and ``unsafe_rbg``.
+
+Tests: tests/random/test_rbg_keys.py, tests/random/test_key_reuse.py.
 """
 
 from __future__ import annotations

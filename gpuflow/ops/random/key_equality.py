@@ -1,4 +1,7 @@
-"""Equality of arrays of any dtype: numbers by value, random keys by their key data."""
+"""Equality of arrays of any dtype: numbers by value, random keys by their key data.
+
+Tests: tests/random/test_rbg_keys.py, tests/random/test_key_reuse.py.
+"""
 
 from __future__ import annotations
 

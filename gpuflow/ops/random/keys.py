@@ -1,4 +1,7 @@
-"""Typed random keys: creation from seeds or key data, unwrapping, and fold_in."""
+"""Typed random keys: creation from seeds or key data, unwrapping, and fold_in.
+
+Tests: tests/random/test_rbg_keys.py, tests/random/test_random_keys.py.
+"""
 
 from __future__ import annotations
 

@@ -2,6 +2,8 @@
 
 Source: Salmon, Moraes, Dror and Shaw (2011), Parallel random numbers: as easy as 1, 2, 3; counters
     and the layout of the output are those of XLA's RngBitGenerator.
+
+Tests: tests/ops/test_random_bits.py, tests/random/test_rbg_keys.py.
 """
 
 from __future__ import annotations

@@ -4,6 +4,8 @@ A state is (key, counter), each of 64 bits, as u32[4] or u64[2]; each call advan
 
 Source: Salmon, Moraes, Dror and Shaw (2011), Parallel random numbers: as easy as 1, 2, 3; counters
     and the layout of the output are those of XLA's RngBitGenerator.
+
+Tests: tests/ops/test_random_bits.py, tests/lax/test_lax_definitions.py.
 """
 
 from __future__ import annotations
@@ -20,6 +22,7 @@ from gpuflow.base import dtypes
 from gpuflow.base.errors import check
 from gpuflow.core.aval import ShapedArray, aval_of
 from gpuflow.core.lowering import Library
+from gpuflow.core.lowering.rewrite_rules import DefinitionLookup, EqnBuilder
 from gpuflow.core.rules import AxisData, zero_tangent
 from gpuflow.core.types import Array, DTypeLike, ShardingLike
 from gpuflow.ops.collectives.named_axes import row
@@ -158,7 +161,7 @@ def _batch(
     return [concatenate([insert_axis(first, 0), others], 0), bits], [0, 0]
 
 
-def _simplify(eqn: Any, definition: Any, build: Any) -> Any:
+def _simplify(eqn: Any, definition: DefinitionLookup, build: EqnBuilder) -> Any:
     """Rewrite Philox as elementwise equations over the counters, which kernels fuse."""
     del definition
     params = eqn.params

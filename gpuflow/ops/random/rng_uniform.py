@@ -1,4 +1,7 @@
-"""rng_uniform: uniform random numbers that cannot be reproduced."""
+"""rng_uniform: uniform random numbers that cannot be reproduced.
+
+Tests: tests/lax/test_lax_definitions.py.
+"""
 
 from __future__ import annotations
 

@@ -1,6 +1,8 @@
 """The threefry2x32 hash: on arrays of keys and counters, and as a primitive.
 
 A key is two 32-bit integers (k0, k1), stored as one uint64 with k0 in the low half.
+
+Tests: tests/ops/test_random_bits.py.
 """
 
 from __future__ import annotations

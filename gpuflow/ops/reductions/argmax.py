@@ -1,4 +1,7 @@
-"""argmax and argmin: index of the first extremum along an axis."""
+"""argmax and argmin: index of the first extremum along an axis.
+
+Tests: tests/ops/test_positions.py, tests/ops/test_elementwise_rules.py.
+"""
 
 from __future__ import annotations
 

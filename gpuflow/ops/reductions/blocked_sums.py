@@ -1,4 +1,7 @@
-"""Blocked sums of host arrays, with an error that does not grow with the length."""
+"""Blocked sums of host arrays, with an error that does not grow with the length.
+
+Tests: tests/ops/test_blocked_sums.py.
+"""
 
 from __future__ import annotations
 

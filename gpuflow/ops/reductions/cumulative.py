@@ -1,6 +1,8 @@
 """Cumulative ops along one axis: sums, products, extrema and logsumexp.
 
 With ``reverse`` they run from the end:  x0 x1 x2 -> (x0+x1+x2) (x1+x2) x2.
+
+Tests: tests/ops/test_cumulative.py.
 """
 
 from __future__ import annotations
@@ -16,6 +18,7 @@ from gpuflow.core.argument_kinds import explained
 from gpuflow.core.aval import ShapedArray, aval_of
 from gpuflow.core.blocks import Launches
 from gpuflow.core.lowering import Library
+from gpuflow.core.lowering.rewrite_rules import DefinitionLookup, EqnBuilder
 from gpuflow.core.primitive import Primitive
 from gpuflow.core.rules import AxisData, Zero, zero_tangent
 from gpuflow.core.types import Array, ArrayLike
@@ -104,7 +107,7 @@ def _define(
         batched_axis = axis + (axis >= dims[0])
         return primitive.bind(operands[0], axis=batched_axis, reverse=reverse), dims[0]
 
-    def simplified(eqn: Any, definition: Any, build: Any) -> Any:
+    def simplified(eqn: Any, definition: DefinitionLookup, build: EqnBuilder) -> Any:
         simpler = None if simplify is None else simplify(eqn, definition, build)
         if simpler is not None or function is None or not _is_short(eqn):
             return simpler
@@ -327,7 +330,7 @@ def cumsum(operand: ArrayLike, axis: int = 0, reverse: bool = False) -> Array:
     return cumsum_p.bind(operand, axis=int(axis), reverse=bool(reverse))
 
 
-def _cumsum_simplify(eqn: Any, definition: Any, build: Any) -> list[Any] | None:
+def _cumsum_simplify(eqn: Any, definition: DefinitionLookup, build: EqnBuilder) -> list[Any] | None:
     """Closed form of the cumulative sum of an iota: k (k + 1) / 2 modulo a power of two."""
     x, axis = eqn.inputs[0], eqn.params["axis"]
     scan = ScanAxis(x.aval.shape, axis, eqn.params["reverse"])

@@ -10,6 +10,8 @@ columns, or of blocks of one long row.
 
 The block layout depends only on the shape. A total is summed in the order of its block, so that
 the last result of a block is the start of the next one.
+
+Tests: tests/ops/test_scan_kernels.py.
 """
 
 from __future__ import annotations

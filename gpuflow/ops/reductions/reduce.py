@@ -1,6 +1,8 @@
 """Reductions over axes: extrema, products and logic.
 
 reduce_sum is in axes.py, because other rules use it; argmax and argmin are in argmax.py.
+
+Tests: tests/ops/test_elementwise_rules.py, tests/control/test_reduce.py.
 """
 
 from __future__ import annotations

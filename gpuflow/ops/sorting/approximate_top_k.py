@@ -1,4 +1,7 @@
-"""approx_max_k and approx_min_k: implemented exactly, so their recall is 1."""
+"""approx_max_k and approx_min_k: implemented exactly, so their recall is 1.
+
+Tests: tests/lax/test_lax_rest.py.
+"""
 
 from __future__ import annotations
 

@@ -10,6 +10,8 @@ Keys become unsigned integers in the same order. A 32-bit key and its position s
 
 so that one sort of integers, which NumPy has vectorized, is stable and also gives the permutation:
 far faster than a stable argsort.
+
+Tests: tests/ops/test_sorting.py.
 """
 
 from __future__ import annotations

@@ -9,6 +9,8 @@ other, least significant first; each pass is stable.
 The few greatest elements are selected by insertion into a sorted list.
 
 Source: Knuth, The Art of Computer Programming 3, section 5.2.5 (radix sort).
+
+Tests: tests/ops/test_sorting.py, tests/targets/cpu/test_native_sorts.py.
 """
 
 from __future__ import annotations

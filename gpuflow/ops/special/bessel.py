@@ -1,4 +1,7 @@
-"""Modified Bessel functions of the first kind, scaled by exp(-abs(x)): orders 0 and 1."""
+"""Modified Bessel functions of the first kind, scaled by exp(-abs(x)): orders 0 and 1.
+
+Tests: tests/ops/test_special_functions.py.
+"""
 
 from __future__ import annotations
 

@@ -4,6 +4,8 @@
     exp(-x) I0(x) sqrt(x), exp(-x) I1(x) sqrt(x)    from there on, in 16/x - 1
 
 Source: the coefficients are sums over 60 Chebyshev points, of values of mpmath with 40 digits.
+
+Tests: tests/ops/test_special_points.py, tests/ops/test_special_functions.py.
 """
 
 from __future__ import annotations

@@ -1,4 +1,7 @@
-"""Dual numbers of a kernel: values with their derivative, for forward differentiation."""
+"""Dual numbers of a kernel: values with their derivative, for forward differentiation.
+
+Tests: tests/ops/test_special_functions.py.
+"""
 
 from __future__ import annotations
 

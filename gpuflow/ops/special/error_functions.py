@@ -1,4 +1,7 @@
-"""Special functions: erf, erfc, erf_inv, logistic."""
+"""Special functions: erf, erfc, erf_inv, logistic.
+
+Tests: tests/ops/test_special_points.py, tests/scipy_surface/test_special_accuracy.py.
+"""
 
 from __future__ import annotations
 

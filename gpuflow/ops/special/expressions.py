@@ -1,4 +1,7 @@
-"""Values of a kernel with Python's operators, for bodies that are long formulas."""
+"""Values of a kernel with Python's operators, for bodies that are long formulas.
+
+Tests: tests/ops/test_special_functions.py, tests/scipy_surface/test_special_accuracy.py.
+"""
 
 from __future__ import annotations
 

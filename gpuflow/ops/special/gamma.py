@@ -2,6 +2,8 @@
 
 lgamma and digamma are computed in kernels, and so are the others for at most 32 bits; else they are
 calls of SciPy (CuPy) on full arrays.
+
+Tests: tests/ops/test_special_functions.py, tests/ops/test_special_points.py.
 """
 
 from __future__ import annotations

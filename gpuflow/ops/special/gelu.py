@@ -4,6 +4,8 @@
 (ops/contractions/product_epilogues.py), so formulas must be the same.
 
 Source: Hendrycks and Gimpel 2016, "Gaussian error linear units".
+
+Tests: tests/ops/test_special_points.py.
 """
 
 from __future__ import annotations

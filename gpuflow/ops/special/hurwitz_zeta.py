@@ -6,6 +6,8 @@
 In float64, with N = 4 and four terms of the second sum, that is accurate to 3e-9 for all s > 1 and
 q > 0. If s is beyond 6 a, those terms grow, and the sum after the first N is negligible. Sources:
 DLMF 25.11.28 (Euler and Maclaurin), and 5.15.1 for polygamma.
+
+Tests: tests/ops/test_special_functions.py, tests/ops/test_special_points.py.
 """
 
 from __future__ import annotations

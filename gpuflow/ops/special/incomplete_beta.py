@@ -9,6 +9,8 @@ and those of the convergents, which follow separate recurrences.
 
 Source: R. J. Boik and J. F. Robison-Cox, Derivatives of the incomplete beta function, Journal of
 Statistical Software 3 (1998), 1.
+
+Tests: tests/ops/test_special_functions.py.
 """
 
 from __future__ import annotations

@@ -14,6 +14,8 @@ In float64, the sums and the fraction converge to a relative change of 3e-10. Al
 
 Sources: DLMF 8.7.1, 8.7.3, 8.9.2 and 8.12.3 to 8.12.11 (Temme, 1979); W. Gautschi, A computational
 procedure for incomplete gamma functions, 1979, for the regions.
+
+Tests: tests/ops/test_special_functions.py.
 """
 
 from __future__ import annotations

@@ -4,6 +4,8 @@ The libraries add at most 2000 terms of a series there, which needs about nine t
 order: at an order of 1e8 a third of the result is lost.
 
 Source: DLMF 8.12.3 to 8.12.11 (Temme, 1979).
+
+Tests: tests/numpy/test_extreme_points.py, tests/ops/test_special_functions.py.
 """
 
 from __future__ import annotations

@@ -2,6 +2,8 @@
 
 ``select_and_gather_add`` reads the tangent at the extreme of each window; its transpose
 ``select_and_scatter_add`` adds the cotangent of each window there.
+
+Tests: tests/ops/test_windows.py, tests/lax/test_lax_rest.py.
 """
 
 from __future__ import annotations
@@ -18,6 +20,7 @@ from gpuflow.base.errors import check
 from gpuflow.core.argument_kinds import explained
 from gpuflow.core.aval import ShapedArray
 from gpuflow.core.lowering import Indexed, Library
+from gpuflow.core.lowering.rewrite_rules import DefinitionLookup, EqnBuilder
 from gpuflow.core.primitive import Primitive
 from gpuflow.core.rules import Zero, is_undefined
 from gpuflow.ops.contractions.convolution import Dims
@@ -168,7 +171,7 @@ def _scatter_impl(xp: Any, source: Any, operand: Any, **params: Any) -> Any:
     return total.astype(source.dtype, copy=False).reshape(operand.shape)
 
 
-def _scatter_simplify(eqn: Any, definition: Any, build: Any) -> list[Any]:
+def _scatter_simplify(eqn: Any, definition: DefinitionLookup, build: EqnBuilder) -> list[Any]:
     """First compute the extrema, then the sums: each element visits few windows."""
     del definition
     source, operand = eqn.inputs

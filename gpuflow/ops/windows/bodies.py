@@ -2,6 +2,8 @@
 
 Small windows are unrolled tap by tap, larger ones are loops. A window's taps are visited in
 row-major order, because the first of equal extremes counts.
+
+Tests: tests/ops/test_windows.py.
 """
 
 from __future__ import annotations

@@ -3,6 +3,8 @@
 ``window_extreme`` returns the tap of the first extremum of each window, and ``window_spread`` adds
 the source of each window to the element at that tap. The compiler rewrites
 ``select_and_scatter_add`` as this pair.
+
+Tests: tests/ops/test_windows.py, tests/ops/test_every_op.py.
 """
 
 from __future__ import annotations

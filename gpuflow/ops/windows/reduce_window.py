@@ -2,6 +2,8 @@
 
 Base dilation and padding insert the neutral element. The derivative of an extremum reads the
 tangent at the extremum: at_extremes.py.
+
+Tests: tests/control/test_reduce.py, tests/ops/test_windows.py.
 """
 
 from __future__ import annotations

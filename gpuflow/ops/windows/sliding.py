@@ -1,4 +1,7 @@
-"""Common code of ops on sliding windows: shapes, slices, an additional batch dimension."""
+"""Common code of ops on sliding windows: shapes, slices, an additional batch dimension.
+
+Tests: tests/ops/test_windows.py, tests/parallel/test_partitioner.py.
+"""
 
 from __future__ import annotations
 

@@ -1,4 +1,7 @@
-"""``CheckedCommunicator``: compares each collective with those of the other ranks (debugging)."""
+"""``CheckedCommunicator``: compares each collective with those of the other ranks (debugging).
+
+Tests: tests/parallel/test_mismatches.py, tests/parallel/test_nccl_watch.py.
+"""
 
 from __future__ import annotations
 

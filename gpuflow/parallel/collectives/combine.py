@@ -1,4 +1,7 @@
-"""Reductions of NumPy arrays of several ranks (sum, max, min), and buffers for results."""
+"""Reductions of NumPy arrays of several ranks (sum, max, min), and buffers for results.
+
+Tests: tests/parallel/test_communicators.py, tests/parallel/test_mismatches.py.
+"""
 
 from __future__ import annotations
 

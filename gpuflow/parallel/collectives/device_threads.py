@@ -1,4 +1,7 @@
-"""Thread pool with one thread per device memory, started at first use and then reused."""
+"""Thread pool with one thread per device memory, started at first use and then reused.
+
+Tests: tests/parallel/test_device_threads.py.
+"""
 
 from __future__ import annotations
 

@@ -1,6 +1,8 @@
 """``LoopbackCommunicator``: collectives between threads of one process, through host memory.
 
 It serves the simulated GPU, whose memories NumPy can read. Real GPUs use NCCL.
+
+Tests: tests/parallel/test_loopback.py, tests/parallel/test_mismatches.py.
 """
 
 from __future__ import annotations

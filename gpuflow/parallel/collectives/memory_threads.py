@@ -1,6 +1,9 @@
 """Run an SPMD program in several memories: one thread per memory, with collectives among them.
 
 The memories of a program may belong to several processes, each with the same number of them.
+
+Tests: tests/parallel/test_device_threads.py, tests/parallel/test_user_threads.py,
+tests/parallel/test_loopback.py.
 """
 
 from __future__ import annotations

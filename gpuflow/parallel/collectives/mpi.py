@@ -2,6 +2,8 @@
 
 Arrays are passed to MPI as memory, never pickled. MPI computes sums of dtypes that it supports.
 16-bit floats are summed as float32. NumPy computes maxima and minima, because it propagates nan.
+
+Tests: tests/parallel/test_communicators.py.
 """
 
 from __future__ import annotations

@@ -4,6 +4,8 @@ The threads of a process meet, and the first one exchanges data for all of them.
 have one collective at a time, in the order of the program. All threads take part in each collective
 of any subgroup, since all run the same program. Every collective gathers all data: this serves the
 simulated GPU; real GPUs use NCCL.
+
+Tests: tests/parallel/test_loopback.py, tests/parallel/test_mismatches.py.
 """
 
 from __future__ import annotations

@@ -10,6 +10,8 @@ hence the stream's lock. ``nccl_watch.py`` aborts collectives that would never e
 of CuPy 14 with NCCL 2.32. The tests run this against a fake NCCL, not on GPUs.
 
 Source: NVIDIA, NCCL user guide: thread safety; using multiple communicators concurrently.
+
+Tests: tests/parallel/test_nccl_streams.py, tests/parallel/test_nccl_watch.py.
 """
 
 from __future__ import annotations

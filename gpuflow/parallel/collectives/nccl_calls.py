@@ -1,4 +1,7 @@
-"""Records of pending NCCL calls, for the watchdog (``nccl_watch.py``)."""
+"""Records of pending NCCL calls, for the watchdog (``nccl_watch.py``).
+
+Tests: tests/parallel/test_nccl_watch.py.
+"""
 
 from __future__ import annotations
 

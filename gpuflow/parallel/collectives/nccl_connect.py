@@ -1,4 +1,7 @@
-"""Creation and destruction of NCCL communicators, between processes and within one process."""
+"""Creation and destruction of NCCL communicators, between processes and within one process.
+
+Tests: tests/parallel/test_nccl_watch.py, tests/parallel/test_nccl_streams.py.
+"""
 
 from __future__ import annotations
 

@@ -6,6 +6,8 @@ NCCL reports an error, another process has ended, or a collective has waited too
 the streams, and threads that wait for the GPU get an error that names the rank.
 
 Source: NVIDIA, NCCL user guide: fault tolerance; ncclCommGetAsyncError, ncclCommAbort.
+
+Tests: tests/parallel/test_nccl_watch.py.
 """
 
 from __future__ import annotations

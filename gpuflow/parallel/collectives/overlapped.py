@@ -3,6 +3,8 @@
 Communicators that share connections share the thread. Asynchronous operations run in the order in
 which they were started. Any other collective waits until all of them are done. All ranks therefore
 have the same order of transfers, which is the order of the program.
+
+Tests: tests/parallel/test_overlap.py.
 """
 
 from __future__ import annotations

@@ -5,6 +5,8 @@ rank receives a partial sum of one chunk and adds its own data while more data a
 all-gather phase, complete chunks are sent around. All other collectives exchange data directly. The
 order of additions depends only on sizes and ranks, so results are deterministic and equal on all
 ranks.
+
+Tests: tests/parallel/test_communicators.py, tests/parallel/test_mismatches.py.
 """
 
 from __future__ import annotations

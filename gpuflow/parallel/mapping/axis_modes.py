@@ -1,4 +1,7 @@
-"""``auto_axes`` and ``explicit_axes``: run a function with other types of mesh axes."""
+"""``auto_axes`` and ``explicit_axes``: run a function with other types of mesh axes.
+
+Tests: tests/parallel/test_meshes.py.
+"""
 
 from __future__ import annotations
 

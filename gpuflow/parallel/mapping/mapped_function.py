@@ -1,4 +1,7 @@
-"""Common code of pmap and shard_map: a callable that caches one program per signature."""
+"""Common code of pmap and shard_map: a callable that caches one program per signature.
+
+Tests: tests/parallel/test_pmap.py, tests/parallel/test_shard_map.py.
+"""
 
 from __future__ import annotations
 

@@ -3,6 +3,8 @@
 Devices that share a driver are a batch (docs/design/0016-many-devices.md). The function is jitted
 and mapped as in vmap; batching rules implement collectives over the axis; results get shardings.
 Over several memories this batched program runs in each memory, as a ``shard_map_p`` equation.
+
+Tests: tests/parallel/test_pmap.py.
 """
 
 from __future__ import annotations

@@ -1,4 +1,7 @@
-"""The mapped axis of pmap: its devices, memories and processes; donated arguments."""
+"""The mapped axis of pmap: its devices, memories and processes; donated arguments.
+
+Tests: tests/parallel/test_pmap.py, tests/parallel/test_process_pmap.py.
+"""
 
 from __future__ import annotations
 

@@ -1,4 +1,7 @@
-"""The program of a pmap for one signature, and comparison of outputs between devices."""
+"""The program of a pmap for one signature, and comparison of outputs between devices.
+
+Tests: tests/parallel/test_pmap.py, tests/parallel/test_sharded_arrays.py.
+"""
 
 from __future__ import annotations
 

@@ -3,6 +3,8 @@
 Devices that share a driver are a batch (docs/design/0016-many-devices.md). Mesh axes become leading
 batch axes of blocks, the program is mapped over each of them, and batching rules implement the
 collectives. Over several memories the program of one is a separate op, see shard_map_call.py.
+
+Tests: tests/parallel/test_shard_map.py, tests/parallel/test_shard_map_forms.py.
 """
 
 from __future__ import annotations

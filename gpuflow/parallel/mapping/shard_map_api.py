@@ -2,6 +2,8 @@
 
 The mesh may come from the context or from arguments, and specs from explicit axes. ``shard_map``
 (the module) then runs the function for this mesh and these specs.
+
+Tests: tests/parallel/test_shard_map_forms.py, tests/parallel/test_shard_map.py.
 """
 
 from __future__ import annotations
@@ -115,11 +117,11 @@ class ShardMapped:
             ),
             ValueError,
         )
+        assert mesh is not None
+        if isinstance(config.mesh, Mesh) and config.mesh.stands_for(mesh):
+            return config.mesh
         if isinstance(mesh, Mesh):
             return mesh
-        assert mesh is not None
-        if isinstance(config.mesh, Mesh) and _is_like(config.mesh, mesh):
-            return config.mesh
         for leaf in leaves:
             sharding = leaf.sharding if isinstance(leaf, Array) and not _is_traced(leaf) else None
             if isinstance(sharding, NamedSharding) and _is_like(sharding.mesh, mesh):

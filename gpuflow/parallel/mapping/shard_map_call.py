@@ -4,6 +4,8 @@ The equation holds the program of one memory. Operands and results are whole arr
 program are a memory's shards. Replicas of a value in several memories are equal. Transposition
 therefore divides the cotangent of a replicated output equally among them, and sums the cotangents
 of a replicated operand.
+
+Tests: tests/parallel/test_sharded_arrays.py, tests/parallel/test_memories.py.
 """
 
 from __future__ import annotations

@@ -1,4 +1,7 @@
-"""The resolved options of shard_map, and checks of arguments against them."""
+"""The resolved options of shard_map, and checks of arguments against them.
+
+Tests: tests/parallel/test_shard_map.py, tests/parallel/test_shard_map_forms.py.
+"""
 
 from __future__ import annotations
 

@@ -1,4 +1,7 @@
-"""``smap``: shard_map over one axis of the mesh, with array axes instead of specs."""
+"""``smap``: shard_map over one axis of the mesh, with array axes instead of specs.
+
+Tests: tests/parallel/test_smap.py.
+"""
 
 from __future__ import annotations
 

@@ -1,4 +1,7 @@
-"""Conversion of arrays to blocks by a PartitionSpec, and back; layout operations only."""
+"""Conversion of arrays to blocks by a PartitionSpec, and back; layout operations only.
+
+Tests: tests/parallel/test_shard_map.py, tests/parallel/test_sharded_arrays.py.
+"""
 
 from __future__ import annotations
 

@@ -1,4 +1,7 @@
-"""Exchange of rows in a program of one memory; compiler/row_exchange.py has the plans."""
+"""Exchange of rows in a program of one memory; compiler/row_exchange.py has the plans.
+
+Tests: tests/parallel/test_partitioner.py.
+"""
 
 from __future__ import annotations
 

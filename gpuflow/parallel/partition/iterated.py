@@ -1,4 +1,7 @@
-"""Ops whose dimensions correspond, and matrix products: how each is computed on shards."""
+"""Ops whose dimensions correspond, and matrix products: how each is computed on shards.
+
+Tests: tests/parallel/test_partitioner.py, tests/parallel/test_partitioned_products.py.
+"""
 
 from __future__ import annotations
 
@@ -8,7 +11,7 @@ from typing import Any
 import numpy as np
 
 from gpuflow.base import dtypes
-from gpuflow.base.util import safe_zip
+from gpuflow.base.util import because, safe_zip
 from gpuflow.compiler.correspondence import Correspondence, corresponding
 from gpuflow.compiler.row_exchange import plan_exchange, rows_of
 from gpuflow.compiler.splits import (
@@ -25,6 +28,7 @@ from gpuflow.core.aval import ShapedArray, aval_of
 from gpuflow.core.blocks import Product
 from gpuflow.core.halo import Halo
 from gpuflow.core.jaxpr import Eqn
+from gpuflow.core.trace import made_at, source_location
 from gpuflow.ops.collectives.psum import psum_p
 from gpuflow.ops.collectives.reduce import pmax_p, pmin_p
 from gpuflow.ops.elementwise.arithmetic import mul
@@ -196,7 +200,8 @@ def _block_of_rows(
             exchange = plan_exchange(first, length, size)
             fill = 0 if halo.fill is None else halo.fill(k, values)
             across = memories.across(out[axis][0]) if have[k][dim] == out[axis] else None
-            rows[k] = rows_of_memory(rows[k], dim, exchange, number, across, fill)
+            with made_at(because(eqn.source, f"rows of {eqn.primitive.name} from other chunks")):
+                rows[k] = rows_of_memory(rows[k], dim, exchange, number, across, fill)
     block = halo.apply(eqn.primitive.bind, starts, tuple(shape), *rows)
     return [Split(block, var.aval, out)]
 
@@ -256,7 +261,8 @@ def _combined(
             results.append(Split(out.value, var.aval, out.dim_axes, partial, dtype))
             continue
         across = tuple(map(memories.across, partial))
-        value = _COLLECTIVES[collective].bind(out.value, axes=across, axis_index_groups=None)
+        with made_at(because(eqn.source, f"{collective} over terms of {eqn.primitive.name}")):
+            value = _COLLECTIVES[collective].bind(out.value, axes=across, axis_index_groups=None)
         results.append(Split(value, var.aval, out.dim_axes))
     return results
 
@@ -275,7 +281,8 @@ def applied(
     avals: Sequence[ShapedArray] = out if eqn.primitive.multiple_results else [out]
     if [aval.shape for aval in avals] != expected:
         return None
-    outs = eqn.primitive.bind(*values, **params)
+    with made_at(eqn.source or source_location()):
+        outs = eqn.primitive.bind(*values, **params)
     outs = outs if eqn.primitive.multiple_results else [outs]
     return splits_of(eqn, outs, dim_axes)
 

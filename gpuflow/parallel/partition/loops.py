@@ -1,4 +1,7 @@
-"""SPMD partitioning of loops and branches: their bodies are partitioned, and bound again."""
+"""SPMD partitioning of loops and branches: their bodies are partitioned, and bound again.
+
+Tests: tests/parallel/test_partitioner.py.
+"""
 
 from __future__ import annotations
 

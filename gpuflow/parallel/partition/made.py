@@ -1,6 +1,8 @@
 """Arrays that are made where they are read: indices, random bits, repeated elements.
 
 A dropout mask, a causal mask or zeros then cost each memory its shard.
+
+Tests: tests/parallel/test_partitioner.py.
 """
 
 from __future__ import annotations

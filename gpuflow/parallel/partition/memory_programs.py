@@ -1,4 +1,7 @@
-"""Run a program of one memory in several memories (SPMD): shard operands, assemble results."""
+"""Run a program of one memory in several memories (SPMD): shard operands, assemble results.
+
+Tests: tests/parallel/test_sharded_arrays.py, tests/parallel/test_nccl_streams.py.
+"""
 
 from __future__ import annotations
 

@@ -4,17 +4,19 @@ Each equation is partitioned by the correspondence of its dimensions, from its l
 Corresponding dimensions remain sharded; reductions over sharded dimensions get a collective.
 Without such information operands are gathered, with a warning, and every memory computes the whole
 equation. Every program is therefore correct, and warnings show what is slow.
+
+Tests: tests/parallel/test_partitioned_products.py, tests/parallel/test_partitioner.py.
 """
 
 from __future__ import annotations
 
 import warnings
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 from gpuflow.base import dtypes
 from gpuflow.base.errors import UnpartitionedWarning
-from gpuflow.base.util import safe_zip
+from gpuflow.base.util import because, safe_zip
 from gpuflow.compiler.passes.program import inline
 from gpuflow.compiler.shardings import constrain_mesh_axes
 from gpuflow.core.blocks import Product
@@ -22,6 +24,7 @@ from gpuflow.core.jaxpr import Atom, ClosedJaxpr, Eqn, Jaxpr, Literal, Var
 from gpuflow.core.lowering import block_of
 from gpuflow.core.sharding import NamedSharding
 from gpuflow.core.staging import trace_to_jaxpr
+from gpuflow.core.trace import made_at
 from gpuflow.ops.zeros import zeros_of
 from gpuflow.parallel.partition.iterated import iterated, multiplied
 from gpuflow.parallel.partition.loops import partition_branch, partition_loop
@@ -103,19 +106,12 @@ class Partitioner:
         for position, eqn in enumerate(program.eqns):
             self._shards.count_of_equations += 1
             values = [read(atom) for atom in eqn.inputs]
-            sums = [pair for pair in safe_zip(eqn.inputs, values) if pair[1].partial]
-            outs = None
-            if sums and all(readers.count(atom) == 1 for atom, _ in sums):
-                outs = self._terms(eqn, values, readers)
-            if outs is None:
-                for atom, value in sums:
-                    want = wanted.get(atom, value.sum_axes)
-                    if want is not None:
-                        self._shards.add_up(value, want)
-                goals = [wanted.get(var) for var in eqn.outputs]
-                outs = self._equation(eqn, values, readers, goals)
+            with made_at(because(eqn.source, f"operand of {eqn.primitive.name}")):
+                outs = self._results(eqn, values, readers, wanted)
             for var, out in safe_zip(eqn.outputs, outs):
                 env[var] = out
+                if out.partial and out.origin is None:
+                    out.origin = because(eqn.source, f"sum of terms of {eqn.primitive.name}")
                 is_late = readers.first(var) - position > _SOON
                 if out.partial and is_late and var in wanted:
                     self._shards.add_up(out, wanted[var])
@@ -135,7 +131,14 @@ class Partitioner:
             triples = zip(values, jaxpr.in_avals, in_axes, strict=True)
             operands = [Split(*triple) for triple in triples]
             outs = self.evaluate(jaxpr.jaxpr, operands, out_axes)
-            return [self._shards.reshard(out, want) for out, want in safe_zip(outs, out_axes)]
+            results = []
+            for atom, out, want in safe_zip(jaxpr.jaxpr.outvars, outs, out_axes):
+                source = sources.get(atom) if type(atom) is Var else None
+                with made_at(because(source, "sharding of a result")):
+                    results.append(self._shards.reshard(out, want))
+            return results
+
+        sources = {var: eqn.source for eqn in jaxpr.jaxpr.eqns for var in eqn.outputs}
 
         avals = [
             aval.update(shape=local_shape(aval, dim_axes, self.memories))
@@ -143,6 +146,27 @@ class Partitioner:
         ]
         local_jaxpr, consts = trace_to_jaxpr(local, avals)
         return ClosedJaxpr(local_jaxpr, tuple(consts))
+
+    def _results(
+        self,
+        eqn: Eqn,
+        operands: Sequence[Split],
+        readers: Readers,
+        wanted: Mapping[Atom, MeshAxes],
+    ) -> list[Split]:
+        """The results of an equation; terms of sums remain terms where the op allows it."""
+        sums = [pair for pair in safe_zip(eqn.inputs, operands) if pair[1].partial]
+        outs = None
+        if sums and all(readers.count(atom) == 1 for atom, _ in sums):
+            outs = self._terms(eqn, operands, readers)
+        if outs is None:
+            for atom, value in sums:
+                want = wanted.get(atom, value.sum_axes)
+                if want is not None:
+                    self._shards.add_up(value, want)
+            goals = [wanted.get(var) for var in eqn.outputs]
+            outs = self._equation(eqn, operands, readers, goals)
+        return outs
 
     def _terms(self, eqn: Eqn, operands: Sequence[Split], readers: Readers) -> list[Split] | None:
         """The terms of an op's sum, given terms of its operands'; None if they are to be added."""
@@ -166,6 +190,7 @@ class Partitioner:
         outs = self._equation(eqn, values, readers)
         for out in outs:
             out.partial, out.dtype = (*partial, *out.partial), operands[0].dtype
+            out.origin = next(x.origin for x in operands if x.partial)
         return outs
 
     def _equation(
@@ -207,7 +232,8 @@ class Partitioner:
 
     def _whole(self, eqn: Eqn, operands: Sequence[Split]) -> list[Split]:
         """The equation on whole operands, in every memory."""
-        whole = [self._shards.reshard(x, ((),) * x.aval.ndim) for x in operands]
+        with made_at(because(eqn.source, f"{eqn.primitive.name} is not partitioned")):
+            whole = [self._shards.reshard(x, ((),) * x.aval.ndim) for x in operands]
         return self._shards.bound(eqn, whole)
 
     def _lost(self, eqn: Eqn, names: Sequence[Any], gathered_bytes: int) -> None:
@@ -231,7 +257,8 @@ class Partitioner:
             names if is_even(size, names, memories) or (can_be_uneven and len(names) == 1) else ()
             for size, names in safe_zip(operand.aval.shape, dim_axes)
         )
-        return Split(self._shards.reshard(operand, dim_axes), operand.aval, dim_axes)
+        with made_at(because(eqn.source, "sharding constraint")):
+            return Split(self._shards.reshard(operand, dim_axes), operand.aval, dim_axes)
 
     def _distributed(self, eqn: Eqn, operands: Sequence[Split]) -> list[Split]:
         """A shard_map equation: it holds the program of one memory, so reshard its operands."""

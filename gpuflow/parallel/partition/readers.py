@@ -1,4 +1,7 @@
-"""The readers of the values of a program, and the splits that they want."""
+"""The readers of the values of a program, and the splits that they want.
+
+Tests: tests/parallel/test_partitioner.py.
+"""
 
 from __future__ import annotations
 

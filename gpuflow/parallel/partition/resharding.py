@@ -3,6 +3,8 @@
 Layout: let a dimension be split over mesh axes a and b. A memory's shard of it is row-major over
 the memory's indices of a, its indices of b, and the elements of one chunk. Trailing axes that are
 within one memory change nothing, so they are omitted.
+
+Tests: tests/parallel/test_partitioner.py, tests/parallel/test_sharded_arrays.py.
 """
 
 from __future__ import annotations

@@ -1,4 +1,7 @@
-"""The values in the program of one memory, and how they are resharded for their readers."""
+"""The values in the program of one memory, and how they are resharded for their readers.
+
+Tests: tests/parallel/test_partitioner.py, tests/parallel/test_partitioned_products.py.
+"""
 
 from __future__ import annotations
 
@@ -10,8 +13,10 @@ from typing import Any
 import numpy as np
 
 from gpuflow.base.records import record
+from gpuflow.base.util import SourceLocation
 from gpuflow.core.aval import ShapedArray
 from gpuflow.core.jaxpr import Eqn
+from gpuflow.core.trace import made_at, source_location
 from gpuflow.ops.collectives.axis_index import axis_index_p
 from gpuflow.ops.collectives.psum import psum_p
 from gpuflow.ops.elementwise.arithmetic import add, mul
@@ -35,6 +40,7 @@ class Split:
         dim_axes: for each dimension the mesh axes that it is split over.
         partial: the mesh axes over which ``value`` is a term of a sum that is not added up yet.
         dtype: of the sum, if the terms have a wider one.
+        origin: the equation that gave the first of these terms.
         sum_axes: the mesh axes with which the sum is added up unless its readers want others.
         copies: the value with other splits, and the number of the equation that read it so.
         make: ``MeshAxes -> shard | None``, of an array that is made where it is read, such as
@@ -46,6 +52,7 @@ class Split:
     dim_axes: MeshAxes
     partial: tuple[Any, ...] = ()
     dtype: Any = None
+    origin: SourceLocation | None = None
     sum_axes: MeshAxes | None = None
     copies: dict[MeshAxes, tuple[Any, int]] = field(default_factory=dict)
     make: Callable[[MeshAxes], Any] | None = None
@@ -104,6 +111,10 @@ class Shards:
         """
         if not split.partial:
             return
+        with made_at(split.origin or source_location()):
+            self._add_up(split, want)
+
+    def _add_up(self, split: Split, want: MeshAxes) -> None:
         value, dim_axes = split.value, list(split.dim_axes)
         whole = []
         for name in [name for name in self.memories.names if name in split.partial]:
@@ -130,7 +141,8 @@ class Shards:
 
     def bound(self, eqn: Eqn, values: Sequence[Any]) -> list[Split]:
         """Bind an equation on unsharded values."""
-        outs = eqn.primitive.bind(*values, **eqn.params)
+        with made_at(eqn.source or source_location()):
+            outs = eqn.primitive.bind(*values, **eqn.params)
         outs = outs if eqn.primitive.multiple_results else [outs]
         return splits_of(eqn, outs, [((),) * var.aval.ndim for var in eqn.outputs])
 

@@ -2,11 +2,13 @@
 
 A program is partitioned for a mesh and shardings, cached, and run in each memory. These functions
 implement the hooks of ``runtime.distributed.programs``.
+
+Tests: tests/parallel/test_sharded_arrays.py.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from typing import Any
 
 from gpuflow.base.caches import cache, register_table
@@ -25,7 +27,7 @@ from gpuflow.parallel.partition.programs import Partitioner
 from gpuflow.parallel.partition.resharding import dim_axes_in
 from gpuflow.runtime.array import Array
 from gpuflow.runtime.distributed import DistributedArray, distribute, gathered
-from gpuflow.runtime.execute import executable_of
+from gpuflow.runtime.execute import Executable, executable_of
 from gpuflow.runtime.memories import Memories, holdings, is_in_one_memory, memories_of
 from gpuflow.runtime.sharded import with_sharding
 
@@ -41,10 +43,18 @@ class LocalProgram:
     Attributes:
         jaxpr: ``(*constants, *shards of operands) -> shards of results``.
         consts: the constants, replicated in every memory.
+        in_shardings, out_shardings: of the operands and results of the program of whole arrays.
     """
 
     jaxpr: ClosedJaxpr
     consts: tuple[Any, ...]
+    in_shardings: tuple[NamedSharding, ...]
+    out_shardings: tuple[NamedSharding, ...]
+
+    def executable(self, donated: Sequence[bool]) -> Executable:
+        """The executable of one memory, for operands of which some are donated."""
+        flags = (*[False] * len(self.consts), *donated) if any(donated) else ()
+        return executable_of(self.jaxpr, flags or (False,) * len(self.jaxpr.in_avals))
 
 
 def partition(
@@ -65,7 +75,45 @@ def partition(
     ins = [dim_axes_in(s, a.ndim, memories) for s, a in safe_zip(in_shardings, jaxpr.in_avals)]
     outs = [dim_axes_in(s, a.ndim, memories) for s, a in safe_zip(out_shardings, jaxpr.out_avals)]
     local = Partitioner(memories, warns).traced(jaxpr, ins, outs)
-    return LocalProgram(ClosedJaxpr(hoist_consts(local.jaxpr)), local.consts)
+    program = ClosedJaxpr(hoist_consts(local.jaxpr))
+    return LocalProgram(program, local.consts, tuple(in_shardings), tuple(out_shardings))
+
+
+def local_program(
+    jaxpr: ClosedJaxpr,
+    memories: Memories,
+    in_shardings: Sequence[Sharding | None],
+    out_shardings: Sequence[Sharding | None],
+    warns: bool = True,
+) -> LocalProgram:
+    """The program of one memory for given shardings, cached with the program of whole arrays.
+
+    Args:
+        jaxpr: the program of whole arrays, without constants.
+        memories: the memories that run it.
+        in_shardings: shardings of operands. Those over other devices are replicated.
+        out_shardings: requested shardings of results; None, or one over other devices, means that
+            it is propagated.
+        warns: whether to warn about large operands that are gathered.
+    """
+    mesh = memories.mesh
+
+    def is_over(sharding: Sharding | None) -> bool:
+        return isinstance(sharding, NamedSharding) and sharding.mesh == mesh
+
+    everywhere = NamedSharding(mesh, PartitionSpec())
+    ins: tuple[Any, ...] = tuple(s if is_over(s) else everywhere for s in in_shardings)
+    followed = jaxpr.jaxpr.memo(
+        ("shardings", mesh, ins), lambda: result_shardings(jaxpr.jaxpr, ins, mesh)
+    )
+    outs = tuple(
+        sharding if is_over(sharding) else follows
+        for sharding, follows in safe_zip(out_shardings, followed)
+    )
+    return jaxpr.jaxpr.memo(
+        ("memories", mesh, memories.team, ins, outs),
+        lambda: partition(jaxpr, memories, ins, outs, warns),
+    )
 
 
 def run(
@@ -85,58 +133,51 @@ def run(
         warns: whether to warn about large operands that are gathered.
     """
     out_shardings = out_shardings or [None] * len(jaxpr.out_avals)
-    # Of equal meshes the one with the largest team: that of a pmap over several processes.
-    every = _memories(jaxpr, operands, out_shardings)
-    memories = max(every, key=lambda candidate: len(candidate.team), default=None)
+    distributed = [x.sharding for x in operands if type(x) is DistributedArray]
+    memories = _memories(jaxpr, (*distributed, *out_shardings))
     if memories is None:  # distributed operands without a mesh
         gathered_operands = [gathered(x) if type(x) is DistributedArray else x for x in operands]
         outs = executable_of(jaxpr, (False,) * len(gathered_operands))(gathered_operands)
         pairs = safe_zip(outs, out_shardings)
         return [x if sharding is None else placed(x, sharding) for x, sharding in pairs]
-    mesh = memories.mesh
-
-    def is_over(sharding: Sharding | None) -> bool:
-        return isinstance(sharding, NamedSharding) and sharding.mesh == mesh
-
-    everywhere = NamedSharding(mesh, PartitionSpec())
     shardings = [x.sharding if isinstance(x, Array) else None for x in operands]
-    in_shardings: tuple[Any, ...] = tuple(
-        sharding if is_over(sharding) else everywhere for sharding in shardings
-    )
-    followed = jaxpr.jaxpr.memo(
-        ("shardings", mesh, in_shardings), lambda: result_shardings(jaxpr.jaxpr, in_shardings, mesh)
-    )
-    target_shardings = tuple(
-        sharding if is_over(sharding) else follows
-        for sharding, follows in safe_zip(out_shardings, followed)
-    )
-    local = jaxpr.jaxpr.memo(
-        ("memories", mesh, memories.team, in_shardings, target_shardings),
-        lambda: partition(jaxpr, memories, in_shardings, target_shardings, warns),
-    )
+    local = local_program(jaxpr, memories, shardings, out_shardings, warns)
+    everywhere = NamedSharding(memories.mesh, PartitionSpec())
     shards = [placed(x, everywhere) for x in local.consts]
-    shards += [placed(x, sharding) for x, sharding in safe_zip(operands, in_shardings)]
+    shards += [placed(x, sharding) for x, sharding in safe_zip(operands, local.in_shardings)]
     shapes = [aval.shape for aval in jaxpr.out_avals]
     flags = (*[False] * len(local.consts), *donated) if any(donated) else ()
-    outs = run_local(local.jaxpr, shards, memories, target_shardings, shapes, flags)
+    outs = run_local(local.jaxpr, shards, memories, local.out_shardings, shapes, flags)
     return [
         x if sharding is None or sharding == x.sharding else placed(x, sharding)
         for x, sharding in safe_zip(outs, out_shardings)
     ]
 
 
-def _memories(
-    jaxpr: ClosedJaxpr, operands: Sequence[Any], out_shardings: Sequence[Sharding | None]
-) -> Iterator[Memories]:
-    """The memories of the meshes in a program and its operands."""
-    shardings = [x.sharding for x in operands if type(x) is DistributedArray]
-    for sharding in (*shardings, *out_shardings, *requested_shardings(jaxpr.jaxpr)):
+def _memories(jaxpr: ClosedJaxpr, shardings: Sequence[Sharding | None]) -> Memories | None:
+    """The memories of the meshes of a program and of shardings; None if there is only one.
+
+    Of equal meshes the one with the largest team counts: that of a pmap over several processes.
+    """
+    found = []
+    for sharding in (*shardings, *requested_shardings(jaxpr.jaxpr)):
         memories = memories_of(sharding.mesh) if isinstance(sharding, NamedSharding) else None
         if memories is not None:
-            yield memories
+            found.append(memories)
     for eqn in all_eqns(jaxpr.jaxpr):
         if eqn.primitive.lower.is_split:
-            yield eqn.params["memories"]
+            found.append(eqn.params["memories"])
+    return max(found, key=lambda candidate: len(candidate.team), default=None)
+
+
+def local_program_over(
+    jaxpr: ClosedJaxpr,
+    in_shardings: Sequence[Sharding | None],
+    out_shardings: Sequence[Sharding | None],
+) -> LocalProgram | None:
+    """The program of one memory; None if all shardings are in one memory. See ``local_program``."""
+    memories = _memories(jaxpr, (*in_shardings, *out_shardings))
+    return None if memories is None else local_program(jaxpr, memories, in_shardings, out_shardings)
 
 
 def evaluate(primitive: Primitive, operands: Sequence[Any], params: dict[str, Any]) -> Any:

@@ -1,4 +1,7 @@
-"""Data connections between all processes of a group: Unix sockets on one machine, otherwise TCP."""
+"""Data connections between all processes of a group: Unix sockets on one machine, otherwise TCP.
+
+Tests: tests/parallel/test_rendezvous.py, tests/parallel/test_distributed.py.
+"""
 
 from __future__ import annotations
 

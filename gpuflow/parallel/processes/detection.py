@@ -2,6 +2,8 @@
 
 Supported launchers: ``gpuflow launch``, ``torchrun``, Slurm's ``srun``, and the ``mpiexec`` of
 MPICH, Open MPI and their derivatives.
+
+Tests: tests/parallel/test_distributed.py.
 """
 
 from __future__ import annotations

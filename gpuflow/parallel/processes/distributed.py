@@ -2,6 +2,8 @@
 
 ``initialize`` finds rank and size, connects all processes over sockets or MPI, starts heartbeats,
 and registers the communicators of the group.
+
+Tests: tests/parallel/test_distributed.py, tests/parallel/test_faults.py.
 """
 
 from __future__ import annotations

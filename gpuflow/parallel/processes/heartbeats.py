@@ -3,6 +3,9 @@
 Rank 0 receives heartbeats from all others. If a connection ends without a goodbye, or is silent for
 too long, rank 0 reports that rank to all others. Each process then ends its transfers with an error
 that names the rank. A process that does not end within a grace period is ended.
+
+Tests: tests/parallel/test_mismatches.py, tests/parallel/test_rendezvous.py,
+tests/parallel/test_faults.py.
 """
 
 from __future__ import annotations

@@ -4,6 +4,8 @@ Length and depth of a message are limited before it is parsed. Nothing from the 
 a malformed message raises WireError. Both ends of a connection prove that they know the group's
 token without sending it: each answers the other's random challenge with a keyed hash (HMAC-SHA256,
 RFC 2104). Data are not encrypted.
+
+Tests: tests/parallel/test_rendezvous.py, tests/parallel/test_distributed.py.
 """
 
 from __future__ import annotations

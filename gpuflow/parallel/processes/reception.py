@@ -3,6 +3,8 @@
 The receiver never waits for a single connection. A caller that is silent, slow, or sends malformed
 messages delays no other, and is disconnected after a few seconds. Until a caller has proven that it
 knows the token, it gets at most 64 KB of memory and nothing else.
+
+Tests: tests/parallel/test_rendezvous.py.
 """
 
 from __future__ import annotations

@@ -2,6 +2,8 @@
 
 The control connection to rank 0 stays open for heartbeats, goodbyes and failure reports
 (parallel/processes/heartbeats.py).
+
+Tests: tests/parallel/test_rendezvous.py, tests/parallel/test_distributed.py.
 """
 
 from __future__ import annotations

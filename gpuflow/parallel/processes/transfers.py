@@ -3,6 +3,8 @@
 A transfer sends and receives concurrently, and never waits for one peer while another is ready, so
 that rings cannot deadlock. Each message has a header with the sender's operation. A rank with
 another operation gets an error instead of wrong numbers.
+
+Tests: tests/parallel/test_mismatches.py, tests/parallel/test_communicators.py.
 """
 
 from __future__ import annotations

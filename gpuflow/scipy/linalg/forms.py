@@ -1,4 +1,7 @@
-"""Schur, Hessenberg and polar forms of matrices."""
+"""Schur, Hessenberg and polar forms of matrices.
+
+Tests: tests/scipy_surface/test_scipy_linalg_surface.py.
+"""
 
 from __future__ import annotations
 

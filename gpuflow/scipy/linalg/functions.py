@@ -1,4 +1,7 @@
-"""Functions of matrices: exponentials, square roots and others."""
+"""Functions of matrices: exponentials, square roots and others.
+
+Tests: tests/scipy_surface/test_scipy_linalg_surface.py.
+"""
 
 from __future__ import annotations
 

@@ -1,4 +1,7 @@
-"""Matrices defined by their size: constants, each element rounded once."""
+"""Matrices defined by their size: constants, each element rounded once.
+
+Tests: tests/scipy_surface/test_scipy_linalg_surface.py.
+"""
 
 from __future__ import annotations
 

@@ -1,4 +1,7 @@
-"""Matrices that are made of vectors."""
+"""Matrices that are made of vectors.
+
+Tests: tests/test_stored_values.py, tests/scipy_surface/test_scipy_linalg_surface.py.
+"""
 
 from __future__ import annotations
 

@@ -1,4 +1,7 @@
-"""Systems of linear equations, with SciPy's names and arguments."""
+"""Systems of linear equations, with SciPy's names and arguments.
+
+Tests: tests/scipy_surface/test_scipy_linalg_surface.py.
+"""
 
 from __future__ import annotations
 

@@ -1,4 +1,7 @@
-"""Eigenvalues of tridiagonal matrices."""
+"""Eigenvalues of tridiagonal matrices.
+
+Tests: tests/scipy_surface/test_scipy_linalg_surface.py.
+"""
 
 from __future__ import annotations
 

@@ -1,4 +1,7 @@
-"""The method of Broyden, Fletcher, Goldfarb and Shanno."""
+"""The method of Broyden, Fletcher, Goldfarb and Shanno.
+
+Tests: tests/scipy_surface/test_scipy_iterations.py.
+"""
 
 from __future__ import annotations
 

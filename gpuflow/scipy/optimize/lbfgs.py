@@ -1,4 +1,7 @@
-"""BFGS with limited memory: the last few steps approximate the inverse Hessian."""
+"""BFGS with limited memory: the last few steps approximate the inverse Hessian.
+
+Tests: tests/scipy_surface/test_scipy_iterations.py.
+"""
 
 from __future__ import annotations
 

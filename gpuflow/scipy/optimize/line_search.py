@@ -1,4 +1,7 @@
-"""A step along a direction that satisfies the strong Wolfe conditions."""
+"""A step along a direction that satisfies the strong Wolfe conditions.
+
+Tests: tests/scipy_surface/test_scipy_iterations.py.
+"""
 
 from __future__ import annotations
 

@@ -1,4 +1,7 @@
-"""``minimize``: one entry for all methods."""
+"""``minimize``: one entry for all methods.
+
+Tests: tests/scipy_surface/test_scipy_iterations.py.
+"""
 
 from __future__ import annotations
 

@@ -1,4 +1,7 @@
-"""Convolution and correlation of arrays with any number of axes."""
+"""Convolution and correlation of arrays with any number of axes.
+
+Tests: tests/scipy_surface/test_scipy_signal_surface.py.
+"""
 
 from __future__ import annotations
 

@@ -1,4 +1,7 @@
-"""Overlapping segments of signals, and windows."""
+"""Overlapping segments of signals, and windows.
+
+Tests: tests/scipy_surface/test_scipy_signal_surface.py.
+"""
 
 from __future__ import annotations
 

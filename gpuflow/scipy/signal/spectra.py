@@ -1,4 +1,7 @@
-"""Spectra of signals: Fourier transforms of overlapping segments."""
+"""Spectra of signals: Fourier transforms of overlapping segments.
+
+Tests: tests/scipy_surface/test_scipy_signal_surface.py.
+"""
 
 from __future__ import annotations
 

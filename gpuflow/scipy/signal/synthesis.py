@@ -1,4 +1,7 @@
-"""Signals from the Fourier transforms of their segments."""
+"""Signals from the Fourier transforms of their segments.
+
+Tests: tests/scipy_surface/test_scipy_signal_surface.py.
+"""
 
 from __future__ import annotations
 

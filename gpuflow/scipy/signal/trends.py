@@ -1,4 +1,7 @@
-"""Trends of signals."""
+"""Trends of signals.
+
+Tests: tests/scipy_surface/test_scipy_signal_surface.py.
+"""
 
 from __future__ import annotations
 

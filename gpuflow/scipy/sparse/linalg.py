@@ -2,6 +2,8 @@
 
 Pytrees of arrays are flattened to one vector, so that iterations only use that vector. The solution
 is differentiated as that of an equation, independent of the iterations.
+
+Tests: tests/scipy_surface/test_scipy_iterations.py.
 """
 
 from __future__ import annotations

@@ -1,4 +1,7 @@
-"""Generalized minimal residuals, on one vector."""
+"""Generalized minimal residuals, on one vector.
+
+Tests: tests/scipy_surface/test_scipy_iterations.py.
+"""
 
 from __future__ import annotations
 

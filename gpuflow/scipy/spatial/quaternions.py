@@ -1,4 +1,7 @@
-"""Unit quaternions (..., 4), scalar component last, and other representations of rotations."""
+"""Unit quaternions (..., 4), scalar component last, and other representations of rotations.
+
+Tests: tests/scipy_surface/test_scipy_signal_surface.py.
+"""
 
 from __future__ import annotations
 

@@ -1,4 +1,7 @@
-"""Rotations in three dimensions."""
+"""Rotations in three dimensions.
+
+Tests: tests/scipy_surface/test_scipy_signal_surface.py.
+"""
 
 from __future__ import annotations
 

@@ -1,4 +1,7 @@
-"""Special functions. Each family is imported when one of its functions is first used."""
+"""Special functions. Each family is imported when one of its functions is first used.
+
+Tests: tests/scipy_surface/test_special_rules.py, tests/scipy_surface/test_special_accuracy.py.
+"""
 
 from __future__ import annotations
 

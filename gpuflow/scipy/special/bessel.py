@@ -1,4 +1,7 @@
-"""Bessel functions."""
+"""Bessel functions.
+
+Tests: tests/scipy_surface/test_special_rules.py, tests/scipy_surface/test_special_accuracy.py.
+"""
 
 from __future__ import annotations
 

@@ -3,6 +3,8 @@
 A public function promotes its operands and calls a private one, which is jitted, so that
 it is one kernel, and has a derivative rule. Constants are Python scalars, so that weak types
 and float64 pass through.
+
+Tests: tests/scipy_surface/test_special_rules.py, tests/scipy_surface/test_special_accuracy.py.
 """
 
 from __future__ import annotations

@@ -1,4 +1,7 @@
-"""The gamma function and its logarithm, of complex numbers too."""
+"""The gamma function and its logarithm, of complex numbers too.
+
+Tests: tests/scipy_surface/test_special_accuracy.py, tests/scipy_surface/test_special_rules.py.
+"""
 
 from __future__ import annotations
 

@@ -1,4 +1,7 @@
-"""The error function, the normal distribution and their relatives."""
+"""The error function, the normal distribution and their relatives.
+
+Tests: tests/scipy_surface/test_special_rules.py, tests/scipy_surface/test_special_accuracy.py.
+"""
 
 from __future__ import annotations
 

@@ -1,4 +1,7 @@
-"""Exponential, sine and cosine integrals."""
+"""Exponential, sine and cosine integrals.
+
+Tests: tests/scipy_surface/test_special_rules.py, tests/scipy_surface/test_special_accuracy.py.
+"""
 
 from __future__ import annotations
 

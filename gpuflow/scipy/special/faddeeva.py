@@ -1,4 +1,7 @@
-"""The Faddeeva function of complex numbers."""
+"""The Faddeeva function of complex numbers.
+
+Tests: tests/scipy_surface/test_special_accuracy.py.
+"""
 
 from __future__ import annotations
 

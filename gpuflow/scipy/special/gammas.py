@@ -1,4 +1,7 @@
-"""The gamma and beta functions of real numbers, and functions based on them."""
+"""The gamma and beta functions of real numbers, and functions based on them.
+
+Tests: tests/scipy_surface/test_special_accuracy.py, tests/scipy_surface/test_special_rules.py.
+"""
 
 from __future__ import annotations
 

@@ -1,4 +1,7 @@
-"""Spherical harmonics."""
+"""Spherical harmonics.
+
+Tests: tests/scipy_surface/test_special_accuracy.py, tests/scipy_surface/test_special_rules.py.
+"""
 
 from __future__ import annotations
 

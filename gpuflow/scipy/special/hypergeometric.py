@@ -2,6 +2,8 @@
 
 The series run in loops that end for each element by itself. Derivatives by the parameters are those
 of the series; they are as good as the series converges.
+
+Tests: tests/scipy_surface/test_special_rules.py.
 """
 
 from __future__ import annotations

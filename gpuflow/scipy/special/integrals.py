@@ -1,4 +1,7 @@
-"""Fresnel integrals and the dilogarithm."""
+"""Fresnel integrals and the dilogarithm.
+
+Tests: tests/scipy_surface/test_special_rules.py, tests/scipy_surface/test_special_accuracy.py.
+"""
 
 from __future__ import annotations
 

@@ -1,4 +1,7 @@
-"""Softmax under SciPy's signature: over all axes by default."""
+"""Softmax under SciPy's signature: over all axes by default.
+
+Tests: tests/test_docstrings.py, tests/numpy/test_narrow_sums.py.
+"""
 
 from __future__ import annotations
 

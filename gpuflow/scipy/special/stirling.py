@@ -3,6 +3,8 @@
 ``gammaln(x) = (x - 1/2) log(x) - x + log(2 pi) / 2 + delta(x)``, where delta is about 1 / (12 x).
 Differences of gammaln lose all their digits for large arguments; written with delta they do not.
 Source: C. Loader, Fast and accurate computation of binomial probabilities, 2000.
+
+Tests: tests/scipy_surface/test_special_rules.py, tests/scipy_surface/test_special_accuracy.py.
 """
 
 from __future__ import annotations

@@ -1,4 +1,7 @@
-"""Sums of exponentials, without overflow."""
+"""Sums of exponentials, without overflow.
+
+Tests: tests/scipy_surface/test_special_rules.py, tests/numpy/test_narrow_sums.py.
+"""
 
 from __future__ import annotations
 

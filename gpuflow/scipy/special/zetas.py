@@ -1,4 +1,7 @@
-"""The Hurwitz zeta function and Bernoulli numbers."""
+"""The Hurwitz zeta function and Bernoulli numbers.
+
+Tests: tests/scipy_surface/test_special_accuracy.py, tests/scipy_surface/test_special_rules.py.
+"""
 
 from __future__ import annotations
 

@@ -2,6 +2,8 @@
 
 Each module has one distribution; its functions standardize their argument, evaluate a formula that
 is finite even where ``where`` drops it (so derivatives are, too), and return nan where SciPy does.
+
+Tests: tests/scipy_surface/test_stats_distributions.py.
 """
 
 from __future__ import annotations

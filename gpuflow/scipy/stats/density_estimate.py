@@ -1,4 +1,7 @@
-"""Kernel density estimates with normal kernels."""
+"""Kernel density estimates with normal kernels.
+
+Tests: tests/scipy_surface/test_stats_samples.py.
+"""
 
 from __future__ import annotations
 

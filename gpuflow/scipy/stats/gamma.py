@@ -1,4 +1,7 @@
-"""The gamma distribution."""
+"""The gamma distribution.
+
+Tests: tests/scipy_surface/test_stats_distributions.py, tests/scipy_surface/test_stats_extremes.py.
+"""
 
 from __future__ import annotations
 

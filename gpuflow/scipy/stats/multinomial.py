@@ -1,4 +1,7 @@
-"""The multinomial distribution."""
+"""The multinomial distribution.
+
+Tests: tests/scipy_surface/test_stats_samples.py, tests/scipy_surface/test_stats_extremes.py.
+"""
 
 from __future__ import annotations
 

@@ -1,4 +1,7 @@
-"""Functions of samples: the mode, ranks, and the standard error of the mean."""
+"""Functions of samples: the mode, ranks, and the standard error of the mean.
+
+Tests: tests/scipy_surface/test_stats_samples.py.
+"""
 
 from __future__ import annotations
 

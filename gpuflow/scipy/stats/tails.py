@@ -1,4 +1,7 @@
-"""Incomplete gamma and beta functions, and their logarithms where they underflow."""
+"""Incomplete gamma and beta functions, and their logarithms where they underflow.
+
+Tests: tests/scipy_surface/test_stats_distributions.py, tests/scipy_surface/test_stats_extremes.py.
+"""
 
 from __future__ import annotations
 

@@ -8,7 +8,7 @@ from cpu_harness import call_of, calls_of, normals
 
 import gpuflow as gf
 import gpuflow.numpy as jnp
-from gpuflow.compiler.schedules.split import is_one_pass
+from gpuflow.compiler.schedules.split_reduction import is_one_pass
 from gpuflow.kir.nodes import Stride
 from gpuflow.kir.verify import verify
 from gpuflow.targets.cpu.codegen.schedules.copies import copy_kernel_call

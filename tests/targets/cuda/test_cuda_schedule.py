@@ -211,6 +211,18 @@ def test_names_of_operands_hide_nothing():
     assert source.signature == ("*float32", "float32", "*float32", "int64")
 
 
+def test_names_of_operands_are_not_those_of_axes():
+    operands = [Operand("i0", "float32", IN, (UNIT,)), Operand("o", "float32", OUT, (UNIT,))]
+
+    def body(b):
+        with b.for_axis("i0"):
+            b.store("o", b.load("i0"))
+
+    assert (
+        "def axes(i0_, o, n_i0):" in print_cuda(make("axes", {"i0": PARALLEL}, operands, body)).text
+    )
+
+
 def test_parameters_have_the_types_of_their_words():
     operands = [
         Operand("x", "float8_e5m2", IN, (ANY,)),

@@ -385,7 +385,7 @@ def test_equal_calls_share_a_plan(device):
     assert library.plan_call(_call(), True) is chosen and len(made) == 1
     for size in range(5, 45):  # plans that nobody uses are forgotten
         library.plan_call(_call(x=(1, 2, size, 4), y=(1, 3, size - 2, 2)), True)
-    assert len(made) == 41 and len(library._plans) <= 34
+    assert len(made) == 41 and len(library._execution_plans) <= 34
     library.bind(chosen, 7)
     assert len(made) == 41
     del runs

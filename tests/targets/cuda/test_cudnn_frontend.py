@@ -130,8 +130,8 @@ from gpuflow.targets.cuda.library.dnn.calls import AttentionCall, ConvolutionCal
 from gpuflow.targets.cuda.library.dnn.frontend import (
     DATA_TYPE_NAMES,
     MAX_WORKSPACE,
+    build_execution_plan,
     load_frontend,
-    make_plan,
 )
 from gpuflow.targets.cuda.library.dnn.graphs import graph_of
 from gpuflow.targets.cuda.library.dnn.trials import TRIALS
@@ -157,7 +157,7 @@ for (dtype, group, size), causal, gradient in itertools.product(
 for call in calls:
     try:
         graph = graph_of(library, call, True, device_property=device)
-        count = make_plan(library, graph, call, True)
+        count = build_execution_plan(library, graph, call, True)
         assert 0 <= count <= MAX_WORKSPACE
         print(json.dumps(["", type(call).__name__]))
     except Exception as error:

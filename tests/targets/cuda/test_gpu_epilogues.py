@@ -12,6 +12,7 @@ import gpuflow as gf
 import gpuflow.numpy as jnp
 from gpuflow import lax
 from gpuflow.base.config import config
+from gpuflow.compiler.passes.epilogues import EquationMatcher
 from gpuflow.compiler.pipeline import compile_plan
 from gpuflow.compiler.planning.plan import CallStep
 from gpuflow.core.epilogues import Epilogue, aux_type, with_epilogue
@@ -346,3 +347,21 @@ def test_masks_are_bits_in_rows_of_128():
     _, bits = with_epilogue(np, epilogue, z)
     assert (bits.shape, bits.dtype) == aux_type(epilogue, 2, 130, None) == ((2, 32), np.uint8)
     assert bits[0, :2].tolist() == [1, 2] and bits[1, 16] == 2 and bits.sum() == 5
+
+
+def _matches(pattern, program):
+    """Whether a program of three arrays holds a pattern, which begins at the second one."""
+    x = gf.ShapeDtypeStruct((3,), np.float32)
+    jaxpr = gf.make_jaxpr(program)(x, x, x).jaxpr
+    pattern = gf.make_jaxpr(pattern)(x, x).jaxpr
+    return EquationMatcher(jaxpr).match(pattern, jaxpr.invars[1:2]) is not None
+
+
+def test_a_variable_of_a_pattern_has_one_value():
+    bounded = lambda x, bound: lax.clamp(bound, x, bound)  # noqa: E731
+    assert _matches(bounded, lambda a, x, b: lax.clamp(a, x, a))
+    assert not _matches(bounded, lambda a, x, b: lax.clamp(a, x, b))
+
+
+def test_a_pattern_that_reads_none_of_its_inputs_matches_nothing():
+    assert not _matches(lambda x, y: lax.sin(y), lambda a, x, b: lax.sin(x))

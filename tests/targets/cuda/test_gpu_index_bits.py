@@ -127,6 +127,15 @@ def test_values_of_index_operands_have_64_bits_but_their_strides():
     assert fits(LIMIT - 1) and not fits(LIMIT)
 
 
+@requires_cuda_tools
+def test_indices_are_cast_to_bool():
+    """Only in x64 mode does an iota have the dtype of indices."""
+    (device,) = gf.devices("cuda_sim")
+    with gf.enable_x64(True), gf.default_device(device):
+        found = gf.jit(lambda: gf.lax.iota(jnp.int64, 5).astype(bool))()
+    assert found.tolist() == [False, True, True, True, True]
+
+
 def test_all_calls_of_a_launch_decide():
     kernel = cuda_zoo.scaled_tanh()
     small, large = (call_of(kernel, {"i0": n}) for n in (8, LIMIT))

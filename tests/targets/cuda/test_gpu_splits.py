@@ -8,7 +8,7 @@ from cuda_tools import requires_cuda_tools
 
 import gpuflow as gf
 import gpuflow.numpy as jnp
-from gpuflow.compiler.lowering.call_layout import extents_of
+from gpuflow.compiler.lowering.argument_block import extents_of
 from gpuflow.compiler.pipeline import compile_plan
 from gpuflow.targets.cuda.codegen.schedules.launch_config import launch_shape, schedule_cuda
 from gpuflow.targets.cuda.codegen.schedules.row_phases import MAX_ROWS, MIN_ROW_LENGTH

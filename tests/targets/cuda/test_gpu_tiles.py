@@ -1,5 +1,7 @@
 """Maps that read transposed operands on GPUs: what goes in tiles, its launch, its values."""
 
+from dataclasses import replace
+
 import numpy as np
 import pytest
 from cuda_harness import (
@@ -250,3 +252,10 @@ def test_machine_code(architecture):
     accesses = [line for line in built.ptx.splitlines() if "ld.global" in line or "bar" in line]
     barrier = next(k for k, line in enumerate(accesses) if "bar.sync" in line)
     assert barrier == 2 * SIDE // 8, "the loops over the rows of a tile must be unrolled"
+
+
+def test_other_local_arrays_stay():
+    kept = Local("kept", "float32", (("i0", 64),))
+    kernel = tile_innermost(replace(turned(), locals=(kept,)), SIDE)
+    verify(kernel)
+    assert [local.name for local in kernel.locals] == ["kept", "x_tile", "z_tile"]

@@ -95,17 +95,20 @@ class ByteLocation(NamedTuple):
     Attributes:
         pointer: name of a variable that is a byte pointer.
         offset: an integer expression: byte offset from the pointer.
+        is_static: whether the location is constant for the whole program, so that a pointer to it
+            can be defined once at the start.
     """
 
     pointer: str
     offset: str = "0"
+    is_static: bool = True
 
     def advanced(self, byte_count: int) -> ByteLocation:
         """The location ``byte_count`` bytes further."""
         if self.offset.isdecimal():
-            return ByteLocation(self.pointer, str(int(self.offset) + byte_count))
+            return self._replace(offset=str(int(self.offset) + byte_count))
         offset = f"{self.offset} + {byte_count}" if byte_count else self.offset
-        return ByteLocation(self.pointer, offset)
+        return self._replace(offset=offset)
 
 
 def element_location(
@@ -116,7 +119,7 @@ def element_location(
     Args:
         location: location of the array.
         shape, dtype: shape, of at least one dimension, and dtype of the array.
-        index: an integer expression; it must be in bounds.
+        index: an integer expression of an iteration; it must be in bounds.
     """
     row_bytes = prod(shape[1:]) * storage_dtype(dtype).itemsize
     if row_bytes == 0:
@@ -124,7 +127,7 @@ def element_location(
     offset = f"{row_bytes} * {index}"
     if location.offset != "0":
         offset = f"{location.offset} + {offset}"
-    return ByteLocation(location.pointer, offset)
+    return ByteLocation(location.pointer, offset, is_static=False)
 
 
 class BlockPrinter(IndentedText):
@@ -193,7 +196,7 @@ class BlockPrinter(IndentedText):
     def pointer(self, location: ByteLocation, kind: str) -> str:
         """A pointer to elements of the NumPy type ``kind``; the location must be aligned to it."""
         expression = f"pointer_within({location.pointer}, {location.offset}, np.{kind})"
-        return self._hoisted_name(expression, "at") if _is_static(location) else expression
+        return self._hoisted_name(expression, "at") if location.is_static else expression
 
     def _hoisted_name(self, expression: str, stem: str) -> str:
         """The variable of an expression of constants and parameters, defined at the start."""
@@ -312,13 +315,6 @@ class BlockPrinter(IndentedText):
         self._call_count += 1
         if self._call_count > _MAX_CALLS:
             raise NotSingleBlockError("it has too many steps")
-
-
-def _is_static(location: ByteLocation) -> bool:
-    """Whether a location is constant for the whole program, so that its pointer is defined once."""
-    pointer = location.pointer
-    is_defined_at_start = pointer in ("arena", "flags") or pointer.startswith("operand_")
-    return is_defined_at_start and location.offset.isdecimal()
 
 
 def _renamed(text: str, name: str) -> str:

@@ -126,7 +126,9 @@ class _Loop:
     @property
     def new_carries(self) -> list[ByteLocation]:
         """Locations to which an iteration writes the double-buffered carries."""
-        return [ByteLocation(carry.write_pointer) for carry in self.double_buffered]
+        return [
+            ByteLocation(carry.write_pointer, is_static=False) for carry in self.double_buffered
+        ]
 
 
 class _ProgramPrinter(BlockPrinter):
@@ -241,7 +243,7 @@ class _ProgramPrinter(BlockPrinter):
             names = self.fresh("carry"), self.fresh("next")
             pointers = self.pointer(even, "uint8"), self.pointer(odd, "uint8")
             double_buffered.append(_CarryBuffers(*names, *pointers, out, aval))
-            carry_locations.append(ByteLocation(names[0]))
+            carry_locations.append(ByteLocation(names[0], is_static=False))
         loop = replace(loop, carries=carry_locations, double_buffered=double_buffered)
         self.emit("barrier()")
         counter = self.fresh("count")
@@ -259,7 +261,8 @@ class _ProgramPrinter(BlockPrinter):
             self.emit(f"{counter} += 1")
         with self.indented(f"if {counter} & 1:"):
             for carry in double_buffered:
-                self.copy(ByteLocation(carry.read_pointer), carry.out, carry.aval)
+                read = ByteLocation(carry.read_pointer, is_static=False)
+                self.copy(read, carry.out, carry.aval)
         self.emit("barrier()")
 
     def _select_buffers(self, double_buffered: Sequence[_CarryBuffers], counter: str) -> None:

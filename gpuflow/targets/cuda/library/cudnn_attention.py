@@ -85,8 +85,8 @@ def _choose(block: Attention, step: CallStep, target: Any) -> LaunchSequence | N
     call = call_of(block, step.operands[0].aval.dtype)
     if call is None or target.dnn_library is None:
         return None
-    planned: PlannedCall | None = target.dnn_library.plan_call(call, not target.atomic_sums)
-    if planned is None:
+    planned_call: PlannedCall | None = target.dnn_library.plan_call(call, not target.atomic_sums)
+    if planned_call is None:
         return None
 
     def add(
@@ -105,7 +105,7 @@ def _choose(block: Attention, step: CallStep, target: Any) -> LaunchSequence | N
         if attention.gradient:  # from the order of ``add_attention`` to that of ``AttentionCall``
             query, key, value, cotangent, sums, _, result = sources
             operands = (query, key, value, result, cotangent, sums)
-        sequence.call(planned, (*operands, *outs), unaligned)
+        sequence.call(planned_call, (*operands, *outs), unaligned)
         return True
 
     sequence: Any = on_rows("cuDNN", add).choose(block, step, target)

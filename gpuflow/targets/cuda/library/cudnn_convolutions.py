@@ -55,12 +55,12 @@ _ALIGNMENT_BYTES = 16  # addresses must be multiples of it
 
 
 @record
-class LibraryPlan:
-    """An equivalent call of cuDNN for a convolution, with copies around it.
+class ConvolutionPlan:
+    """A planned call of cuDNN that is equivalent to a convolution, and copies around it.
 
     Attributes:
         call: the call.
-        planned_call: the same call with the library's plan.
+        planned_call: the same call, with the library's plan.
         offsets: first elements of left and right operand in their buffers; with ``right_copy``,
             the right one is that of the view to copy.
         right_copy: the view of the right operand to pack first; None: no copy.
@@ -82,8 +82,8 @@ def find_plan(
     out: ShapedArray,
     library: DnnLibrary,
     deterministic: bool,
-) -> LibraryPlan | None:
-    """Find an equivalent call with a plan; None if the library has none.
+) -> ConvolutionPlan | None:
+    """Plan the likely cheapest equivalent call; None if the library supports none.
 
     Args:
         convolution: the operation.
@@ -111,13 +111,13 @@ def find_plan(
             continue
         planned_call = library.plan_call(call, deterministic)
         if planned_call is not None:
-            return LibraryPlan(call, planned_call, offsets, right_copy, out_copy)
+            return ConvolutionPlan(call, planned_call, offsets, right_copy, out_copy)
     return None
 
 
 def add_plan(
     sequence: LaunchSequence,
-    plan: LibraryPlan,
+    plan: ConvolutionPlan,
     locations: Sequence[ArrayLocation],
     out: ArrayLocation,
     shape: Dims,
@@ -165,7 +165,7 @@ def _inverse(packed: View) -> View:
 
 
 class _Candidate(NamedTuple):
-    """An equivalent call that the library may not support; fields are those of ``LibraryPlan``."""
+    """An equivalent call that cuDNN may not support; fields as in ``ConvolutionPlan``."""
 
     call: ConvolutionCall
     offsets: tuple[int, int]
@@ -331,7 +331,7 @@ def _match(
 # --- the provider --------------------------------------------------------------------------
 
 
-def plan_of(block: Convolution, step: CallStep, target: Any) -> LibraryPlan | None:
+def plan_of(block: Convolution, step: CallStep, target: Any) -> ConvolutionPlan | None:
     """The plan of a call by the target's library; None if it has none, or there is no library."""
     if target.dnn_library is None:
         return None
@@ -340,7 +340,7 @@ def plan_of(block: Convolution, step: CallStep, target: Any) -> LibraryPlan | No
 
 def _find_plan(
     library: DnnLibrary, block: Convolution, step: CallStep, deterministic: bool
-) -> LibraryPlan | None:
+) -> ConvolutionPlan | None:
     left, right = step.operands
     if left.aval.dtype != right.aval.dtype:
         return None

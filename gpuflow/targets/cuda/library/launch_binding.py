@@ -223,8 +223,8 @@ def bind_library_launch(
         device: the device that runs it.
     """
     library = device.api.dnn_library
-    assert library is not None, launch.planned  # else the plan has no such calls
-    run = library.bind(launch.planned, device.compute)
+    assert library is not None, launch.planned_call  # else the plan has no such calls
+    run = library.bind(launch.planned_call, device.compute)
     argument_buffers: list[BufferLocation] = []
     offsets: list[int] = []
     for location in launch.locations:
@@ -323,7 +323,7 @@ def _bind_user(
 def _bind_library(
     launch: LibraryLaunch, buffers: Sequence[BufferLocation], device: GpuDevice
 ) -> BoundCall:
-    if isinstance(launch.planned.call, ConvolutionCall):
+    if isinstance(launch.planned_call.call, ConvolutionCall):
         return BoundCall("convolve", *bind_library_launch(launch, buffers, device), OUT)
     return BoundCall("attend", *bind_library_launch(launch, buffers, device), None)
 

@@ -109,13 +109,13 @@ class LibraryLaunch:
     """A call of cuDNN.
 
     Attributes:
-        planned: the call, for which the library has a plan.
+        planned_call: the call, with the library's plan.
         locations: locations of operands, outputs and workspace, in this order.
         unaligned_launches: launches that replace the call if an operand or output is not aligned to
             16 bytes, which cuDNN requires; if empty, the call raises an error.
     """
 
-    planned: PlannedCall
+    planned_call: PlannedCall
     locations: tuple[ArrayLocation, ...]
     unaligned_launches: tuple[BlockLaunch, ...] = ()
 
@@ -216,23 +216,23 @@ class LaunchSequence:
 
     def call(
         self,
-        planned: PlannedCall,
+        planned_call: PlannedCall,
         locations: tuple[ArrayLocation, ...],
         unaligned: LaunchSequence | None = None,
     ) -> None:
         """Add a call of cuDNN.
 
         Args:
-            planned: the call, with its plan.
+            planned_call: the call, with the library's plan.
             locations: locations of operands and outputs.
             unaligned: from ``unaligned_sequence``: launches with the same results, for unaligned
                 arrays. None: unaligned arrays are an error.
         """
-        workspace, launches = self.memory(planned.workspace_bytes), []
+        workspace, launches = self.memory(planned_call.workspace_bytes), []
         if unaligned is not None:  # it shares the workspace, as only one of both runs
             self.workspace_bytes = max(self.workspace_bytes, unaligned.workspace_bytes)
             launches = [one for one in unaligned.launches if isinstance(one, BlockLaunch)]
-        self.launches.append(LibraryLaunch(planned, (*locations, workspace), tuple(launches)))
+        self.launches.append(LibraryLaunch(planned_call, (*locations, workspace), tuple(launches)))
 
     def multiply(self, gemm: GemmLaunch) -> None:
         """Add calls of a GEMM, which writes array 2 of the sequence."""

@@ -28,7 +28,7 @@ from gpuflow.targets.cuda.library.launch_sequence import (
     scalar_format,
     uint_pointer,
 )
-from gpuflow.targets.cuda.library.scans import COMBINES
+from gpuflow.targets.cuda.library.prefix_scans import COMBINES
 from gpuflow.targets.cuda.library.selection import RowShape
 from gpuflow.targets.cuda.library.sorts import MAX_ROW_LENGTH, Key, add_order
 

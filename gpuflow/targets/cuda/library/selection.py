@@ -18,7 +18,7 @@ from gpuflow.targets.cuda.library.launch_sequence import (
     LaunchSequence,
     scalar_format,
 )
-from gpuflow.targets.cuda.library.scans import add_scan
+from gpuflow.targets.cuda.library.prefix_scans import add_scan
 
 _INDEX, _ORDER = "int64", "*uint32"
 _DIGIT_BITS = 8

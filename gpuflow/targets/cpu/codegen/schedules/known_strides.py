@@ -17,7 +17,7 @@ from dataclasses import replace
 from functools import partial
 from typing import NamedTuple
 
-from gpuflow.compiler.lowering.call_layout import stride_sources_of
+from gpuflow.compiler.lowering.argument_block import stride_sources_of
 from gpuflow.compiler.lowering.lower import KernelCall
 from gpuflow.compiler.schedules.schedule import Allocate, Schedule
 from gpuflow.kir.nodes import Kernel, Mode, Stride, arguments, memoized

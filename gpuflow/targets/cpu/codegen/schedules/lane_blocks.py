@@ -14,18 +14,17 @@ select preserves their values. Branches without loops become selects, with maske
 
 If a segment is the whole body of a loop, it is unrolled, so that carries stay in registers, and
 fewer iterations check whether some lane is active. If the condition of a loop is uniform, like a
-counter's, the loop needs no masks, and the block has one counter.
+counter's, the loop needs no masks, and the block has one counter (``lane_counted_loops``).
 
 Tests: tests/compiler/test_lanes.py, tests/compiler/test_lane_tiles.py.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import replace
-from typing import NamedTuple
 
-from gpuflow.compiler.lowering.call_layout import extents_of
+from gpuflow.compiler.lowering.argument_block import extents_of
 from gpuflow.compiler.lowering.lower import KernelCall
 from gpuflow.compiler.schedules.schedule import Allocate, Schedule
 from gpuflow.kir.nodes import (
@@ -52,13 +51,17 @@ from gpuflow.kir.nodes import (
 )
 from gpuflow.kir.rewrite import free_values
 from gpuflow.kir.walk import next_value_number, results_of, statements, uses_of
-from gpuflow.targets.cpu.codegen.schedules.lane_code import SegmentBuilder
+from gpuflow.targets.cpu.codegen.schedules.lane_code import SegmentBuilder, has_loop, is_loop
 from gpuflow.targets.cpu.codegen.schedules.lane_compaction import (
     Compaction,
     can_compact,
     lanes_per_block,
 )
-from gpuflow.targets.cpu.codegen.schedules.lane_tiles import Tiles
+from gpuflow.targets.cpu.codegen.schedules.lane_counted_loops import (
+    CountedLoop,
+    write_counted,
+    write_iterations,
+)
 from gpuflow.targets.cpu.codegen.schedules.lane_uniform import find_uniform_loops
 from gpuflow.targets.cpu.codegen.schedules.lane_unrolling import operation_count, unroll_factor
 from gpuflow.targets.cpu.codegen.schedules.short_rows import with_short_axis
@@ -88,7 +91,7 @@ def _applies(kernel: Kernel) -> bool:
         return False
     if any(axis.role is not Role.PARALLEL for axis in kernel.axes):
         return False
-    return any(_is_loop(s) for s in statements(kernel.body))
+    return any(is_loop(s) for s in statements(kernel.body))
 
 
 def _choose(call: KernelCall) -> bool | None:
@@ -103,33 +106,6 @@ def _rewrite(call: KernelCall, _: bool, allocate: Allocate) -> tuple[KernelCall,
 FEW_LANES = Schedule("few lanes one by one", _applies, _choose, _rewrite)
 
 
-def _is_loop(statement: Statement) -> bool:
-    """Whether a statement is a loop of one lane, and not one over an axis."""
-    return isinstance(statement, While) or (isinstance(statement, For) and statement.axis is None)
-
-
-def _has_loop(items: Iterable[Statement]) -> bool:
-    return any(_is_loop(s) for s in statements(Block(body=tuple(items))))
-
-
-class _CountedLoop(NamedTuple):
-    """A loop with a uniform trip count for all lanes of a block.
-
-    Attributes:
-        body: its params are the uniform values of an iteration, and then the carries.
-        arrays: the local arrays of the carries.
-        mask: the lanes that run it; None: all.
-        uniform_arguments: writes the uniform values, given the index of an iteration.
-        is_long: as in ``For``.
-    """
-
-    body: Block
-    arrays: Sequence[Local]
-    mask: Local | None
-    uniform_arguments: Callable[[SegmentBuilder, Value], Sequence[Value]]
-    is_long: bool
-
-
 class _LaneBlockRewriter:
     """Rewrites the innermost loop over points of a kernel.
 
@@ -139,6 +115,7 @@ class _LaneBlockRewriter:
         arrays: the arrays of values that several segments use.
         cheap: values that each segment recomputes: constants, scalars and indices.
         uniform: uniform values of the original kernel, with their values in the rewritten one.
+        operands: operands of the kernel, by name.
         in_memory: operands that are not scalars: a loop that accesses one must not be padded.
         broadcast: operands that do not vary along the lanes.
         uniform_loops: loops that all lanes of a block leave in the same iteration, by their
@@ -157,7 +134,7 @@ class _LaneBlockRewriter:
         self._valid_mask: Local | None = None
         self._valid_mask_code: list[Statement] = []
         self._next_number = next_value_number(kernel.body)
-        self._operands = {o.name: o for o in kernel.operands}
+        self.operands = {o.name: o for o in kernel.operands}
         self.in_memory = {o.name for o in kernel.operands if o.mode is not Mode.SCALAR}
         last, invariant = len(kernel.axes) - 1, ((), (Stride.ZERO,))
         self.broadcast = {o.name for o in kernel.operands if o.strides[last:] in invariant}
@@ -165,7 +142,7 @@ class _LaneBlockRewriter:
         self.uniform, self.cheap = {}, {}  # ``find_uniform_loops`` has filled them
         compacted = [
             s for s in statements(kernel.body)
-            if isinstance(s, While) and not _has_loop(s.body.body)
+            if isinstance(s, While) and not has_loop(s.body.body)
             and can_compact(s, self.broadcast) and id(s) not in self.uniform_loops
         ]  # fmt: skip
         size = lanes_per_block(compacted) if compacted else 0
@@ -227,7 +204,7 @@ class _LaneBlockRewriter:
         if isinstance(s, Const):
             return True
         is_whole = isinstance(s, Load) and s.offset is None and s.where is None
-        return is_whole and self._operands[s.operand].mode in (Mode.SCALAR, Mode.INDEX)
+        return is_whole and self.operands[s.operand].mode in (Mode.SCALAR, Mode.INDEX)
 
     def is_uniform(self, value: Value) -> bool:
         """Whether a value is uniform over the lanes of a block."""
@@ -239,7 +216,7 @@ class _LaneBlockRewriter:
     def _is_uniform_statement(self, s: Statement) -> bool:
         """Whether the results of a statement are uniform; memory must be read-only."""
         if isinstance(s, Load):
-            if s.operand not in self.broadcast or self._operands[s.operand].mode is not Mode.IN:
+            if s.operand not in self.broadcast or self.operands[s.operand].mode is not Mode.IN:
                 return False
         elif not isinstance(s, Apply | Cast | Select):
             return False
@@ -277,19 +254,19 @@ class _LaneBlockRewriter:
             s.body.body,
             pick(s.body.results, varying),
         )
-        loop = _CountedLoop(body, arrays, mask, lambda code, number: current, True)
+        loop = CountedLoop(body, arrays, mask, lambda code, number: current, True)
         self.uniform.update(zip(body.params, current, strict=False))
         inner: list[Statement] = []
         segment, scalars = SegmentBuilder(self), SegmentBuilder(self, inner)
-        if _has_loop(body.body):
+        if has_loop(body.body):
             self.write_sequence(body.body, body.results, mask, inner)
-            self._write_iterations(segment, loop, None)
+            write_iterations(segment, loop, None)
         else:
             for statement in body.body:
                 if self.note_uniform(statement):
                     scalars.append((statement,))
                     self.uniform.update({v: scalars.value(v) for v in results_of(statement)})
-            self._write_iterations(segment, loop, [current])
+            write_iterations(segment, loop, [current])
         inner.append(segment.loop())
         results = tuple([scalars.value(value) for value in pick(s.body.results, uniform)])
         body = Block(current, tuple(inner), results)
@@ -322,7 +299,7 @@ class _LaneBlockRewriter:
                 code = SegmentBuilder(self, out)
                 code.append((statement,))
                 self.uniform.update({v: code.value(v) for v in results_of(statement)})
-            elif _has_loop((statement,)):
+            elif has_loop((statement,)):
                 self._write_segment(straight, {*free_values(items[position:]), *results}, mask, out)
                 straight = []
                 self._write_control(statement, mask, out)
@@ -359,7 +336,8 @@ class _LaneBlockRewriter:
             assert isinstance(s, For)
             assert s.count is not None
             if self.is_uniform(s.count):
-                self._write_counted(s, mask, out)
+                arrays = self._store_initial_carries(s.outs, s.body.params[1:], s.init, out)
+                write_counted(self, s, arrays, mask, out)
             else:
                 self._write_while(self._as_while(s), mask, out)
 
@@ -397,7 +375,7 @@ class _LaneBlockRewriter:
 
     def _write_while(self, loop: While, mask: Local | None, out: list[Statement]) -> None:
         """Write a loop that lanes leave in different iterations, by compaction or with masks."""
-        is_straight = not _has_loop(loop.body.body)
+        is_straight = not has_loop(loop.body.body)
         if is_straight and not self.is_padded and can_compact(loop, self.broadcast):
             blocks = loop.body, loop.cond
             unroll, cost = unroll_factor(*blocks), operation_count(*blocks)
@@ -447,124 +425,10 @@ class _LaneBlockRewriter:
         test = Block((index, *tested), (goes_on,), (more,))
         return While((final_counter, *loop.outs), (zero, *loop.init), test, body)
 
-    def _write_counted(self, s: For, mask: Local | None, out: list[Statement]) -> None:
-        """Write a loop with a uniform trip count, with tiles if they pay (``lane_tiles``)."""
-        assert s.count is not None
-        arrays = self._store_initial_carries(s.outs, s.body.params[1:], s.init, out)
-        code = SegmentBuilder(self, out)
-        count = code.value(s.count)
-        tiles = Tiles(self, s, self._operands) if mask is None and self.is_padded else None
-        if tiles is None or not tiles.iterations:
-            loop = _CountedLoop(
-                s.body, arrays, mask, lambda code, iteration: (iteration,), s.is_long
-            )
-            self._write_counted_loop(loop, count, out)
-            return
-        inner: list[Statement] = []
-        index, head = self.fresh("int64"), SegmentBuilder(self, inner)
-        first = head.apply("mul", index, head.constant("int64", tiles.iterations))
-        remaining = head.apply("sub", count, first)
-        remaining = head.apply("min", remaining, head.constant("int64", tiles.iterations))
-        tiles.copy_in(first, remaining, inner)
-        loop = _CountedLoop(
-            tiles.body,
-            arrays,
-            None,
-            lambda code, row: (code.apply("add", first, row), tiles.row_offset(code, row)),
-            False,
-        )
-        self._write_counted_loop(loop, remaining, inner)
-        tiles.copy_out(first, remaining, inner)
-        round_up = code.apply("add", count, code.constant("int64", tiles.iterations - 1))
-        bits = code.constant("int64", tiles.iterations.bit_length() - 1)
-        tile_count = code.apply("shift_right_arithmetic", round_up, bits)
-        out.append(For(None, Block((index,), tuple(inner)), tile_count, is_long=s.is_long))
-
-    def _write_counted_loop(self, loop: _CountedLoop, count: Value, out: list[Statement]) -> None:
-        """Write a loop of ``count`` iterations, a uniform int64, unrolled if its body is short."""
-        if _has_loop(loop.body.body):
-            inner: list[Statement] = []
-            index = self.fresh("int64")
-            uniform = loop.uniform_arguments(SegmentBuilder(self, inner), index)
-            self.uniform.update(zip(loop.body.params, uniform, strict=False))
-            self.write_sequence(loop.body.body, loop.body.results, loop.mask, inner)
-            segment = SegmentBuilder(self)
-            self._write_iterations(segment, loop, None)
-            inner.append(segment.loop())
-            out.append(For(None, Block((index,), tuple(inner)), count, is_long=loop.is_long))
-            return
-        unroll, code, trip_count = unroll_factor(loop.body), SegmentBuilder(self, out), count
-        if self._stores_to_tiles_and_memory(loop.body):
-            unroll = 1
-        if unroll > 1:
-            bits = code.constant("int64", unroll.bit_length() - 1)
-            trip_count = code.apply("shift_right_arithmetic", count, bits)
-            done = code.apply("shift_left", trip_count, bits)
-        self._write_unrolled(loop, trip_count, unroll, None, out)
-        if unroll > 1:
-            remaining = code.apply("sub", count, done)
-            self._write_unrolled(loop, remaining, 1, done, out)
-
-    def _stores_to_tiles_and_memory(self, body: Block) -> bool:
-        """Whether a loop stores to tiles and to memory.
-
-        LLVM would check before the loop whether the accesses of all iterations are disjoint. They
-        are not, so it would run scalar code.
-        """
-        stored = {s.operand for s in body.body if isinstance(s, Store)}
-        return bool(stored & self.in_memory) and bool(stored - self.in_memory)
-
-    def _write_unrolled(
-        self,
-        loop: _CountedLoop,
-        count: Value,
-        unroll: int,
-        first: Value | None,
-        out: list[Statement],
-    ) -> None:
-        """Write ``count`` unrolled iterations; the original ones are counted from ``first``."""
-        inner: list[Statement] = []
-        index = self.fresh("int64")
-        head, segment = SegmentBuilder(self, inner), SegmentBuilder(self)
-        base = index if unroll == 1 else head.apply("mul", index, head.constant("int64", unroll))
-        if first is not None:
-            base = head.apply("add", first, base)
-        arguments = [loop.uniform_arguments(head, base)]
-        for k in range(1, unroll):
-            iteration = head.apply("add", base, head.constant("int64", k))
-            arguments.append(loop.uniform_arguments(head, iteration))
-        self._write_iterations(segment, loop, arguments)
-        inner.append(segment.loop())
-        out.append(For(None, Block((index,), tuple(inner)), count, is_long=loop.is_long))
-
-    def _write_iterations(
-        self, code: SegmentBuilder, loop: _CountedLoop, arguments: Sequence[Sequence[Value]] | None
-    ) -> None:
-        """Write one or more iterations of the body, and store the carries.
-
-        ``arguments`` are the uniform arguments of each iteration. None: the body is already
-        written, and only its results are stored.
-        """
-        arrays, body = loop.arrays, loop.body
-        guard = None if loop.mask is None else code.load(loop.mask)
-        carry = [code.load(array) for array in arrays]
-        for uniform_arguments in arguments or (None,):
-            if uniform_arguments is None:
-                new = [code.value(value) for value in body.results]
-            else:
-                new = code.inline(body, [*uniform_arguments, *carry], guard)
-            if guard is not None:
-                new = [code.select(guard, a, b) for a, b in zip(new, carry, strict=True)]
-            carry = new
-        for array, value in zip(arrays, carry, strict=True):
-            code.store(array, value)
-
     def _write_branch(self, s: If, mask: Local | None, out: list[Statement]) -> None:
         """Write a branch with loops: each side runs for the lanes that take it, if any do."""
         code, side_masks = SegmentBuilder(self), (self.array("bool"), self.array("bool"))
         predicate_value = code.value(s.predicate)
-        predicate_array = self.array("bool")
-        code.store(predicate_array, predicate_value)
         takes_side = predicate_value, code.apply("not", predicate_value)
         for side_mask, takes in zip(side_masks, takes_side, strict=True):
             valid = code.load(mask or self._valid_lane_mask())

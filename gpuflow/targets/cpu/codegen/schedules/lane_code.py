@@ -9,7 +9,7 @@ Tests: tests/compiler/test_lanes.py, tests/compiler/test_lane_tiles.py.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import replace
 from typing import Protocol
 
@@ -26,9 +26,20 @@ from gpuflow.kir.nodes import (
     Statement,
     Store,
     Value,
+    While,
 )
 from gpuflow.kir.rewrite import free_values, substituted
 from gpuflow.kir.walk import results_of, statements
+
+
+def is_loop(statement: Statement) -> bool:
+    """Whether a statement is a loop of one lane, and not one over an axis."""
+    return isinstance(statement, While) or (isinstance(statement, For) and statement.axis is None)
+
+
+def has_loop(items: Iterable[Statement]) -> bool:
+    """Whether statements, or blocks inside them, are loops of one lane."""
+    return any(is_loop(s) for s in statements(Block(body=tuple(items))))
 
 
 class Lanes(Protocol):

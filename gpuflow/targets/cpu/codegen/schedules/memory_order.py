@@ -17,10 +17,14 @@ from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from typing import NamedTuple
 
-from gpuflow.compiler.lowering.call_layout import StrideSource, argument_values, stride_sources_of
+from gpuflow.compiler.lowering.argument_block import (
+    StrideSource,
+    argument_values,
+    stride_sources_of,
+)
 from gpuflow.compiler.lowering.lower import KernelCall
 from gpuflow.compiler.schedules.schedule import Allocate, Schedule
-from gpuflow.compiler.schedules.split import is_one_pass
+from gpuflow.compiler.schedules.split_reduction import is_one_pass
 from gpuflow.kir.argmax import is_argmax
 from gpuflow.kir.nodes import (
     Argument,

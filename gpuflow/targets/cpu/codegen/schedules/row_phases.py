@@ -18,7 +18,7 @@ from __future__ import annotations
 from itertools import product
 from math import prod
 
-from gpuflow.compiler.lowering.call_layout import argument_values, extents_of, stride_sources_of
+from gpuflow.compiler.lowering.argument_block import argument_values, extents_of, stride_sources_of
 from gpuflow.compiler.lowering.lower import KernelCall
 from gpuflow.compiler.schedules.phases import Phases, split_into_phases
 from gpuflow.compiler.schedules.schedule import Allocate, Schedule

@@ -13,7 +13,7 @@ from __future__ import annotations
 
 from dataclasses import replace
 
-from gpuflow.compiler.lowering.call_layout import extents_of
+from gpuflow.compiler.lowering.argument_block import extents_of
 from gpuflow.compiler.lowering.lower import KernelCall
 from gpuflow.compiler.schedules.schedule import Allocate, Schedule
 from gpuflow.kir.nodes import Kernel, Role, memoized

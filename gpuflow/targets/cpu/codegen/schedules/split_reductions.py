@@ -1,4 +1,6 @@
-"""Splits long reductions into partial reductions of chunks (``compiler/schedules/split.py``).
+"""Schedule: split long reductions into partial reductions of chunks.
+
+``compiler/schedules/split_reduction.py`` has the kernels.
 
     total = sum(x)      partial[k] = sum(x of chunk k), for k in range(chunks)    <- all threads
                         total = sum(partial)
@@ -16,12 +18,12 @@ from __future__ import annotations
 
 from math import prod
 
-from gpuflow.compiler.lowering.call_layout import extents_of
+from gpuflow.compiler.lowering.argument_block import extents_of
 from gpuflow.compiler.lowering.lower import KernelCall
 from gpuflow.compiler.schedules.schedule import Allocate, Schedule
-from gpuflow.compiler.schedules.split import SplitKernels, split_kernel
-from gpuflow.compiler.schedules.split_calls import Cut, split_calls
-from gpuflow.compiler.schedules.split_slots import SlotMaps, slot_maps_of
+from gpuflow.compiler.schedules.split_reduction import SplitKernels, split_kernel
+from gpuflow.compiler.schedules.split_reduction_calls import Cut, split_calls
+from gpuflow.compiler.schedules.split_reduction_slots import SlotMaps, slot_maps_of
 from gpuflow.kir.nodes import Kernel, memoized
 
 MIN_SPLIT = 1 << 16  # points; fewer take about as long as a second launch and waking a thread

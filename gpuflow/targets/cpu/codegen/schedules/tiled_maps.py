@@ -8,7 +8,7 @@ Tests: tests/targets/cpu/test_cpu_orders.py, tests/compiler/test_schedules.py.
 
 from __future__ import annotations
 
-from gpuflow.compiler.lowering.call_layout import extents_of
+from gpuflow.compiler.lowering.argument_block import extents_of
 from gpuflow.compiler.lowering.lower import KernelCall
 from gpuflow.compiler.schedules.schedule import Allocate, Schedule
 from gpuflow.compiler.schedules.tiles import can_be_tiled, tile_innermost, transposed_strides

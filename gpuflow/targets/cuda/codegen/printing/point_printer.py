@@ -87,7 +87,7 @@ class CudaPrinter(KernelPrinter):
 
     def __init__(self, kernel: Kernel, launch: LaunchConfig) -> None:
         super().__init__(kernel)
-        self.names = CudaNames()
+        self.names = CudaNames(axis.name for axis in kernel.axes)
         self.launch = launch
         self.index_type = f"int{kernel.index_bits}"
         self.helpers: dict[str, str] = {}

@@ -170,7 +170,8 @@ def spell_cast(argument: str, source: str, dtype: str) -> str:
     if source == dtype:
         return argument
     if dtype == "bool":
-        return f"({argument} != np.{source}(0))"
+        compared = "int64" if source == "index" else source
+        return f"({argument} != np.{compared}(0))"
     if source in FLOATS and dtype not in FLOATS:
         return f"saturate({argument}, np.{dtype})"
     return f"np.{dtype}({argument})"

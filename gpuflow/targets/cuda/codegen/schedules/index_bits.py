@@ -20,7 +20,7 @@ from collections.abc import Sequence
 from dataclasses import replace
 from math import prod
 
-from gpuflow.compiler.lowering.call_layout import extents_of, stride_sources_of
+from gpuflow.compiler.lowering.argument_block import extents_of, stride_sources_of
 from gpuflow.compiler.lowering.lower import KernelCall
 from gpuflow.kir.nodes import Kernel, Mode, memoized
 from gpuflow.targets.cuda.codegen.schedules.launch_config import MEMBER_ROLES, POINT_ROLES

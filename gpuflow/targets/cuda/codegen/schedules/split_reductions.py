@@ -1,9 +1,9 @@
 """Schedule: split reductions of few columns or rows into chunks of the reduced axis.
 
 A block computes 32 columns, or a row. If that leaves most of a GPU idle, the reduction is split
-(``compiler/schedules/split``): the chunks, their remainder, and their combination are separate
-launches. The number of chunks depends on the shape alone, so that results do not depend on the
-device. All thresholds are guesses: nothing was measured on a GPU.
+(``compiler/schedules/split_reduction.py``): the chunks, their remainder, and their combination are
+separate launches. The number of chunks depends on the shape alone, so that results do not depend on
+the device. All thresholds are guesses: nothing was measured on a GPU.
 
 Tests: tests/targets/cuda/test_gpu_splits.py, tests/compiler/test_schedules.py.
 """
@@ -12,12 +12,12 @@ from __future__ import annotations
 
 from math import prod
 
-from gpuflow.compiler.lowering.call_layout import extents_of
+from gpuflow.compiler.lowering.argument_block import extents_of
 from gpuflow.compiler.lowering.lower import KernelCall
 from gpuflow.compiler.schedules.schedule import Allocate, Schedule
-from gpuflow.compiler.schedules.split import split_kernel
-from gpuflow.compiler.schedules.split_calls import Cut, split_calls
-from gpuflow.compiler.schedules.split_slots import slot_maps_of
+from gpuflow.compiler.schedules.split_reduction import split_kernel
+from gpuflow.compiler.schedules.split_reduction_calls import Cut, split_calls
+from gpuflow.compiler.schedules.split_reduction_slots import slot_maps_of
 from gpuflow.kir.nodes import Kernel, memoized
 from gpuflow.targets.cuda.codegen.schedules.launch_config import WARP, schedule_cuda
 

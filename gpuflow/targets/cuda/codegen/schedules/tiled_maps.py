@@ -14,7 +14,7 @@ Tests: tests/targets/cuda/test_gpu_tiles.py, tests/compiler/test_schedules.py.
 
 from __future__ import annotations
 
-from gpuflow.compiler.lowering.call_layout import extents_of
+from gpuflow.compiler.lowering.argument_block import extents_of
 from gpuflow.compiler.lowering.lower import KernelCall
 from gpuflow.compiler.schedules.schedule import Allocate, Schedule
 from gpuflow.compiler.schedules.tiles import (

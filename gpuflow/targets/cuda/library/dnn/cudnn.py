@@ -20,7 +20,7 @@ from gpuflow.targets.cuda.library.dnn.calls import CudnnCall, PlannedCall
 from gpuflow.targets.cuda.library.dnn.frontend import (
     CudnnError,
     OtherVersion,
-    make_plan,
+    build_execution_plan,
     version_text,
 )
 from gpuflow.targets.cuda.library.dnn.graphs import graph_of
@@ -74,15 +74,15 @@ class Cudnn:
         self._planning_lock, self._running_lock = threading.RLock(), threading.Lock()
         self._planned_calls: dict[_Key, PlannedCall | None] = {}
         self._refusal_reasons: dict[_Key, str] = {}
-        self._plans: WeakValueDictionary[_Key, _ExecutionPlan] = WeakValueDictionary()
-        self._recent: deque[_ExecutionPlan] = deque(maxlen=_MAX_RECENT)
+        self._execution_plans: WeakValueDictionary[_Key, _ExecutionPlan] = WeakValueDictionary()
+        self._recent_plans: deque[_ExecutionPlan] = deque(maxlen=_MAX_RECENT)
 
     def plan_call(self, call: CudnnCall, deterministic: bool) -> PlannedCall | None:
         """As ``DnnLibrary.plan_call``; the result is cached, also None."""
         key = _Key(call, deterministic)
         with self._planning_lock:
             if key not in self._planned_calls:
-                self._planned_calls[key] = self._planned_call(key) if self._is_loaded() else None
+                self._planned_calls[key] = self._plan_uncached(key) if self._is_loaded() else None
             return self._planned_calls[key]
 
     def why_not(self, call: CudnnCall, deterministic: bool) -> str:
@@ -105,17 +105,17 @@ class Cudnn:
         """
         call, library = planned_call.call, self._loaded()
         try:
-            plan = self._plan(_Key(call, planned_call.deterministic))
+            execution_plan = self._execution_plan(_Key(call, planned_call.deterministic))
             handle = self._handle()
         except Exception as error:  # the frontend raises several classes
             if is_fault(error):
                 raise
             raise CudnnError(call, error) from error
-        if plan.workspace_bytes > planned_call.workspace_bytes:
+        if execution_plan.workspace_bytes > planned_call.workspace_bytes:
             raise RuntimeError(
                 f"[cudnn] the plan of a {call} must need at most {planned_call.workspace_bytes} "
-                f"bytes, as on the device that it was chosen on; got {plan.workspace_bytes}. "
-                "Fix: set GPUFLOW_CUDNN=0."
+                "bytes, as on the device that it was chosen on; got "
+                f"{execution_plan.workspace_bytes}. Fix: set GPUFLOW_CUDNN=0."
             )
         array_count, lock = len(call.arrays), self._running_lock
 
@@ -129,19 +129,21 @@ class Cudnn:
                     f"cuDNN; got {', '.join(map(hex, arrays))} for a {call}. Fix: copy arrays of "
                     "other libraries (jnp.array), or set GPUFLOW_CUDNN=0."
                 )
+            pointers = dict(enumerate(arrays, 1))
             try:
                 with lock:
                     library.set_stream(handle=handle, stream=call_stream)
-                    plan.graph.execute(dict(enumerate(arrays, 1)), workspace, handle=handle)
+                    # The closure holds the plan, not only its graph: so it remains cached.
+                    execution_plan.graph.execute(pointers, workspace, handle=handle)
             except Exception as error:  # the frontend raises several classes
                 raise CudnnError(call, error) from error
 
         return run
 
-    def _planned_call(self, key: _Key) -> PlannedCall | None:
+    def _plan_uncached(self, key: _Key) -> PlannedCall | None:
         """Plan a call; None if cuDNN does not support it, with a reason in ``_refusal_reasons``."""
         try:
-            plan = self._plan(key)
+            execution_plan = self._execution_plan(key)
         except Exception as error:  # the frontend raises several classes
             if is_fault(error):
                 raise
@@ -154,22 +156,24 @@ class Cudnn:
             reason = self._refusal_reasons[key] = str(error)
             show(1, "cudnn", lambda: f"not used: {reason}")
             return None
-        return PlannedCall(*key, plan.workspace_bytes)
+        return PlannedCall(*key, execution_plan.workspace_bytes)
 
-    def _plan(self, key: _Key) -> _ExecutionPlan:
+    def _execution_plan(self, key: _Key) -> _ExecutionPlan:
         """The plan of a call on this device, from the cache or made now."""
         library = self._loaded()
         with self._planning_lock:
-            plan = self._plans.get(key)
-            if plan is None:
+            execution_plan = self._execution_plans.get(key)
+            if execution_plan is None:
                 with self._on_device():
                     if self._planning_handle is None:
                         self._planning_handle = library.create_handle()
                     graph = graph_of(library, *key, handle=self._planning_handle)
-                    plan = _ExecutionPlan(graph, make_plan(library, graph, *key))
-                self._plans[key] = plan
-            self._recent.append(plan)
-            return plan
+                    execution_plan = _ExecutionPlan(
+                        graph, build_execution_plan(library, graph, *key)
+                    )
+                self._execution_plans[key] = execution_plan
+            self._recent_plans.append(execution_plan)
+            return execution_plan
 
     def _handle(self) -> int:
         """The handle for executions; calls with it must hold ``_running_lock``."""

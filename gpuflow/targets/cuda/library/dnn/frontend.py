@@ -121,7 +121,7 @@ def version_text(library: Any) -> str:
     return f"{number // 10000}.{number % 10000 // 100}.{number % 100}"
 
 
-def make_plan(frontend: Any, graph: Any, call: CudnnCall, deterministic: bool) -> int:
+def build_execution_plan(frontend: Any, graph: Any, call: CudnnCall, deterministic: bool) -> int:
     """Build the plan that the library's heuristic prefers; returns its workspace in bytes.
 
     Args:

@@ -76,8 +76,8 @@ class CheckedLibrary:
 
     def plan_call(self, call: CudnnCall, deterministic: bool) -> PlannedCall | None:
         """The library's plan, if small calls of this kind are correct; the first call checks."""
-        planned = self._library.plan_call(call, deterministic)
-        if planned is None:
+        planned_call = self._library.plan_call(call, deterministic)
+        if planned_call is None:
             return None
         trial, key = self._trials[type(call)], self._key(call, deterministic)
         with self._lock:
@@ -85,7 +85,7 @@ class CheckedLibrary:
                 self._passed[key] = all(
                     [self._agrees(trial, small, deterministic) for small in trial.small_calls(call)]
                 )
-            return planned if self._passed[key] else None
+            return planned_call if self._passed[key] else None
 
     def why_not(self, call: CudnnCall, deterministic: bool) -> str:
         """Explain why ``plan_call`` returned None; "" if it did not."""
@@ -102,18 +102,18 @@ class CheckedLibrary:
         """The version of the library."""
         return self._library.version()
 
-    def bind(self, planned: PlannedCall, stream: int) -> Callable[..., None]:
+    def bind(self, planned_call: PlannedCall, stream: int) -> Callable[..., None]:
         """As ``DnnLibrary.bind``."""
-        return self._library.bind(planned, stream)
+        return self._library.bind(planned_call, stream)
 
     def _agrees(self, trial: Trial, call: CudnnCall, deterministic: bool) -> bool:
         """Whether the library agrees with NumPy; warns if it does not."""
-        planned = self._library.plan_call(call, deterministic)
-        if planned is None:
+        planned_call = self._library.plan_call(call, deterministic)
+        if planned_call is None:
             return not trial.needs_all
         operands, results, expected = trial.make_arrays(call)
         try:
-            self._run(planned, operands, results)
+            self._run(planned_call, operands, results)
         except CudnnError as error:
             if is_fault(error):
                 raise
@@ -130,7 +130,7 @@ class CheckedLibrary:
             )
         return agrees
 
-    def _run(self, planned: PlannedCall, operands: Arrays, results: Arrays) -> None:
+    def _run(self, planned_call: PlannedCall, operands: Arrays, results: Arrays) -> None:
         """Run a call on the device, and write its outputs to ``results``.
 
         ``results`` is copied to the device first, so that its nan shows where the library stores
@@ -141,12 +141,12 @@ class CheckedLibrary:
         if self._stream is None:
             self._stream = device.stream()
         stream, pool, arrays = self._stream, device.pool(), [*operands, *results]
-        sizes = [*[array.nbytes for array in arrays], max(planned.workspace_bytes, 1)]
+        sizes = [*[array.nbytes for array in arrays], max(planned_call.workspace_bytes, 1)]
         memory = [pool.malloc(size) for size in sizes]  # owns the memory until this call returns
         pointers = [block.ptr for block in memory]
         for pointer, array in zip(pointers, arrays, strict=False):
             device.copy_in(pointer, address(array), array.nbytes, stream)
-        self._library.bind(planned, stream)(*pointers)
+        self._library.bind(planned_call, stream)(*pointers)
         for pointer, array in zip(pointers[len(operands) : -1], results, strict=True):
             device.copy_out(address(array), pointer, array.nbytes, stream)
         device.synchronize(stream)

@@ -18,7 +18,7 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from gpuflow.compiler.lowering.call_layout import extents_of, stride_sources_of
+from gpuflow.compiler.lowering.argument_block import extents_of, stride_sources_of
 from gpuflow.compiler.lowering.lower import NO_BUFFER, KernelCall
 from gpuflow.compiler.planning.plan import KernelStep
 from gpuflow.kir.interpret import storage_dtype

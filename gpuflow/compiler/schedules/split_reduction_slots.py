@@ -13,8 +13,8 @@ from typing import NamedTuple
 
 from gpuflow.base.records import record
 from gpuflow.base.util import selector
-from gpuflow.compiler.lowering.call_layout import StrideSource, stride_sources_of
-from gpuflow.compiler.schedules.split import CHUNK_AXIS, SplitKernels, split_kernel
+from gpuflow.compiler.lowering.argument_block import StrideSource, stride_sources_of
+from gpuflow.compiler.schedules.split_reduction import CHUNK_AXIS, SplitKernels, split_kernel
 from gpuflow.kir.interpret import storage_dtype
 from gpuflow.kir.nodes import Argument, Kernel, arguments, memoized
 

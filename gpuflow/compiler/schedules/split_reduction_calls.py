@@ -11,8 +11,8 @@ from typing import NamedTuple
 
 from gpuflow.compiler.lowering.lower import KernelCall
 from gpuflow.compiler.schedules.schedule import Allocate
-from gpuflow.compiler.schedules.split import SplitKernels
-from gpuflow.compiler.schedules.split_slots import SlotMaps, SlotWriter
+from gpuflow.compiler.schedules.split_reduction import SplitKernels
+from gpuflow.compiler.schedules.split_reduction_slots import SlotMaps, SlotWriter
 
 
 class Cut(NamedTuple):
