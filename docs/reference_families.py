@@ -28,7 +28,7 @@ FAMILIES: dict[str, dict[str, tuple[str, ...]]] = {
         "Kernels": ("gpuflow.api.kernel", "gpuflow.api.raw_kernel", "gpuflow.numpy"),
         "Devices and sharding": (
             "gpuflow.api.devices", "gpuflow.api.process", "gpuflow.core.sharding",
-            "gpuflow.parallel", "gpuflow.runtime.device",
+            "gpuflow.explaining.topology", "gpuflow.parallel", "gpuflow.runtime.device",
         ),
         "Settings": ("gpuflow.api.guards", "gpuflow.api.settings", "gpuflow.base.config"),
     },

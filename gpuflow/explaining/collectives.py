@@ -1,4 +1,4 @@
-"""The collectives of a plan of one device, in order, and what they send.
+"""The collectives of a plan of one device, in order, with the bytes that they send.
 
 Tests: tests/explaining/test_mesh_explanation.py.
 """

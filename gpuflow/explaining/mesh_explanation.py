@@ -187,7 +187,7 @@ class MeshExplanation(Explanation):
         return self.timeline.seconds
 
     def diff(self, other: MeshExplanation) -> Table:
-        """What changes from this plan to another: bytes by collective, memory, time.
+        """Differences between this plan and another: bytes by collective, memory, time.
 
         Args:
             other: the plan to compare, for example with other shardings.

@@ -121,7 +121,7 @@ class _Clock:
         return self.device, self.links, self.computation, self.communication, self.launches
 
     def _add(self, times: int, before: tuple[float, float, float, float, int]) -> None:
-        """Repeat what happened since ``before`` several times."""
+        """Advance by several times the difference between now and ``before``."""
         now = self._totals()
         device, links, computation, communication, launches = (
             b + times * (b - a) for a, b in zip(before, now, strict=True)

@@ -88,7 +88,7 @@ class Topology:
         return moving + wire.messages * self.latency + wire.nic_messages * self.nic_latency
 
     def _on_wire(self, communication: Communication, group: tuple[int, ...]) -> _OnWire:
-        """What the busiest device of a group sends."""
+        """The bytes and messages of the busiest device of a group."""
         method, size, n = communication.method, communication.nbytes, len(group)
         if method == "permute":
             pairs = [(group[a], group[b]) for a, b in communication.pairs if a != b]
