@@ -197,6 +197,25 @@ def graph_network(program: Any) -> Image.Image:
     return as_plot(draw)
 
 
+def mesh_transformer(program: Any) -> Image.Image:
+    """Predicted computation and communication of one of 64 devices, for each way."""
+    mesh = gf.sharding.AbstractMesh((8, 8), program.AXES)
+    plans = {way: program.plan(way, mesh, program.LARGE) for way in program.WAYS}
+
+    def draw(axes: Any) -> None:
+        for row, found in enumerate(plans.values()):
+            timeline = found.timeline
+            exposed = timeline.exposed_seconds
+            axes.barh(row - 0.2, timeline.computation, 0.35, color="tab:blue")
+            axes.barh(row - 0.2, exposed, 0.35, timeline.computation, color="0.85")
+            axes.barh(row + 0.2, timeline.communication, 0.35, color="tab:orange")
+        axes.set_yticks(range(len(plans)), plans)
+        axes.invert_yaxis()
+        axes.set(xlabel="predicted seconds: computation and waiting; communication")
+
+    return as_plot(draw, 6.4)
+
+
 DRAWN: tuple[Callable[[Any], Image.Image], ...] = (
     mandelbrot,
     lorenz_ensemble,
@@ -207,6 +226,7 @@ DRAWN: tuple[Callable[[Any], Image.Image], ...] = (
     neural_ode,
     gaussian_process,
     graph_network,
+    mesh_transformer,
 )
 
 

@@ -14,6 +14,7 @@ import numpy as np
 import pytest
 
 import gpuflow as gf
+from gpuflow.base.tables import scaled
 
 pytestmark = pytest.mark.simulated_gpu
 MANY_STEPS = pytest.mark.not_simulated(
@@ -28,6 +29,48 @@ def load(name):
     module = importlib.util.module_from_spec(spec)
     spec.loader.exec_module(module)
     return module
+
+
+@pytest.mark.not_simulated("plans and virtual devices of the CPU")
+def test_a_transformer_is_split_in_four_ways():
+    """Virtual devices with separate memories: all ways have the losses of one device."""
+    losses = {}
+    for devices, separate in ((1, "0"), (8, "1")):
+        environment = {"GPUFLOW_CPU_DEVICES": str(devices), "GPUFLOW_SEPARATE_MEMORIES": separate}
+        done = subprocess.run(
+            [sys.executable, EXAMPLES / "mesh_transformer.py"],
+            env={**os.environ, **environment},
+            capture_output=True,
+            text=True,
+            check=True,
+            timeout=600,
+        )
+        rows = [row.split(" [") for row in done.stdout.splitlines()]
+        losses[devices] = {way: np.fromstring(text[:-1], sep=",") for way, text in rows}
+    expected = losses[1]["data parallel"]
+    assert len(losses[8]) == 4 and expected[0] > 5.8 and expected[-1] < 5.1
+    for values in losses[8].values():
+        np.testing.assert_allclose(values, expected, rtol=2e-6)
+
+
+@pytest.mark.not_simulated("plans are made for CPUs and CUDA")
+def test_plans_of_a_large_transformer():
+    """The figures of docs/planning_a_mesh.md."""
+    example = load("mesh_transformer")
+    mesh = gf.sharding.AbstractMesh((8, 8), example.AXES)
+    plans = {way: example.plan(way, mesh, example.LARGE) for way in example.WAYS}
+    page = (EXAMPLES.parent / "planning_a_mesh.md").read_text()
+    for way, found in plans.items():
+        row = next(
+            row for row in page.splitlines() if row.startswith(f"| {way} | ") and "GB" in row
+        )
+        cells = [cell.strip() for cell in row.split("|")[2:5]]
+        sizes = found.argument_bytes, found.peak_bytes, found.bytes_sent()
+        for cell, size in zip(cells, sizes, strict=True):
+            assert cell.startswith(scaled(size, "B")), way
+    fsdp, whole = plans["FSDP"], plans["data parallel"]
+    assert fsdp.peak_bytes < 0.16 * whole.peak_bytes
+    assert not any(c.is_unrequested for found in plans.values() for c in found.collectives)
 
 
 @pytest.fixture(scope="module")

@@ -8,7 +8,7 @@ from __future__ import annotations
 import os
 import sys
 import warnings
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import field, replace
 from operator import itemgetter
@@ -16,6 +16,7 @@ from pathlib import Path
 from types import FrameType
 from typing import Any
 
+import numpy as np
 import optree
 
 from gpuflow.base.records import record
@@ -43,6 +44,30 @@ def row_major_strides(shape: Sequence[int]) -> tuple[int, ...]:
         strides.append(step)
         step *= max(size, 1)
     return tuple(reversed(strides))
+
+
+def exact_key(value: Any) -> Any:
+    """A key of a parameter that differs where its type or bits do.
+
+    Equal values may mean different programs: 0.0 and -0.0; 1, 1.0 and True. nan is equal to itself.
+
+    Args:
+        value: a number, a tuple of such values, or any other value, which is its own key.
+    """
+    if type(value) is tuple:
+        return tuple(map(exact_key, value))
+    if isinstance(value, np.generic):
+        return type(value), value.tobytes()
+    if isinstance(value, float):
+        return type(value), float.hex(value)
+    if isinstance(value, complex):
+        return type(value), float.hex(value.real), float.hex(value.imag)
+    return (type(value), value) if isinstance(value, int) else value
+
+
+def params_key(params: Mapping[str, Any]) -> tuple[tuple[str, Any], ...]:
+    """The key of an equation's parameters, in the order of their names; see ``exact_key``."""
+    return tuple([(name, exact_key(params[name])) for name in sorted(params)])
 
 
 def selector(indices: Sequence[int]) -> Callable[[Any], tuple[Any, ...]]:

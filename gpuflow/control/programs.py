@@ -20,7 +20,7 @@ from gpuflow.base.config import config
 from gpuflow.base.foreign import brief, fix_for
 from gpuflow.base.recent import Recent
 from gpuflow.base.records import record
-from gpuflow.base.util import safe_zip
+from gpuflow.base.util import params_key, safe_zip
 from gpuflow.compiler.shardings import result_shardings
 from gpuflow.core.aval import ShapedArray, aval_of, is_value
 from gpuflow.core.effects import is_observable
@@ -234,7 +234,7 @@ def execute_alone(get: Callable[[], Primitive]) -> Callable[..., list[Any]]:
         avals = tuple(aval_of(value) for value in operands)
         assert primitive.subjaxprs is not None  # it holds programs
         anchor = primitive.subjaxprs(params)[0].jaxpr
-        key = ("alone", primitive, avals, tuple(sorted(params.items(), key=lambda p: p[0])))
+        key = ("alone", primitive, avals, params_key(params))
 
         def make() -> ClosedJaxpr:
             def run(*values: Any) -> list[Any]:

@@ -8,6 +8,7 @@ Tests: tests/parallel/test_meshes.py, tests/parallel/test_shardings.py.
 from __future__ import annotations
 
 import enum
+import threading
 from collections import OrderedDict
 from collections.abc import Mapping, Sequence
 from math import prod
@@ -119,6 +120,16 @@ def _types(op: str, names: tuple[Any, ...], types: Any) -> tuple[AxisType, ...]:
     return kinds
 
 
+class _Scopes(threading.local):
+    """The scopes of ``with mesh`` that this thread is in; settings belong to threads."""
+
+    def __init__(self) -> None:
+        self.entered: list[Any] = []
+
+
+_scopes = _Scopes()
+
+
 class DeviceOrder(tuple[Any, ...]):
     """Devices in order, with a hash that is computed once: lookups happen at each call."""
 
@@ -172,7 +183,6 @@ class Mesh(_Axes):
         self._flat_devices_tuple = DeviceOrder(self.devices.flat)
         self._key = (self._flat_devices_tuple, grid.shape, names, self.axis_types)
         self._hash = hash(self._key)
-        self._scopes: list[Any] = []
 
     @property
     def axis_sizes(self) -> tuple[int, ...]:
@@ -247,12 +257,13 @@ class Mesh(_Axes):
         return np.array([device.id for device in self.devices.flat]).reshape(self.devices.shape)
 
     def __enter__(self) -> Mesh:
-        self._scopes.append(config.override("mesh", self))
-        self._scopes[-1].__enter__()
+        scope = config.override("mesh", self)
+        scope.__enter__()
+        _scopes.entered.append(scope)
         return self
 
     def __exit__(self, *details: Any) -> None:
-        self._scopes.pop().__exit__(*details)
+        _scopes.entered.pop().__exit__(*details)
 
     def __eq__(self, other: object) -> bool:
         if self is other:

@@ -170,6 +170,26 @@ def test_cse_tells_numbers_apart_by_value_and_dtype():
         np.testing.assert_array_equal(got, want)
 
 
+def test_params_that_compare_equal_are_other_programs():
+    """Parameters of primitives of users: 0.0 and -0.0, and 1, 1.0 and True."""
+    scaled = gf.extend.define_primitive("test_scaled", lambda x, *, c: x / jnp.asarray(c, x.dtype))
+    typed = gf.extend.define_primitive("test_typed", lambda x, *, c: x + (20 if c is True else c))
+    x = np.ones(3, np.float32)
+
+    def divided(x):
+        return scaled.bind(x, c=0.0), scaled.bind(x, c=-0.0), scaled.bind(x, c=np.float32(-0.0))
+
+    def added(x):
+        return typed.bind(x, c=1), typed.bind(x, c=True), typed.bind(x, c=1)
+
+    for function in (divided, added):
+        want = [np.asarray(out) for out in function(x)]
+        for got, expected in zip(gf.jit(function)(x), want, strict=True):
+            np.testing.assert_array_equal(got, expected)
+    assert [float(out[0]) for out in divided(x)] == [np.inf, -np.inf, -np.inf]
+    assert [float(out[0]) for out in added(x)] == [2.0, 21.0, 2.0]
+
+
 def test_cse_merges_equal_nan_literals():
     jaxpr = traced(lambda x: (x + np.float32(np.nan), x + np.float32(np.nan)), X)
     assert names(run(passes.cse, jaxpr)).count("add") == 1

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import builtins
 import json
+import threading
 from pathlib import Path
 
 import pytest
@@ -33,3 +34,28 @@ def test_as_in_jax(line):
         assert result == {**expected, "values": values}
     else:
         assert result == expected
+
+
+def test_threads_enter_one_mesh_independently(eight_devices):
+    """The settings around the block of a thread are those of that thread."""
+    del eight_devices
+    mesh, found = gf.sharding.Mesh(gf.devices()[:1], ("x",)), {}
+    entered, left = threading.Barrier(2), threading.Barrier(2)
+
+    def run(name, wide):
+        with gf.enable_x64(wide):
+            with mesh:
+                entered.wait(10)
+                if wide:
+                    left.wait(10)  # leave in the order of entering, which is no stack
+                found[name] = gf.get_mesh() == mesh
+            if not wide:
+                left.wait(10)
+            found[name] = found[name] and gf.config.jax_enable_x64 == wide
+
+    threads = [threading.Thread(target=run, args=pair) for pair in (("a", True), ("b", False))]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join(20)
+    assert found == {"a": True, "b": True}

@@ -104,6 +104,31 @@ def test_few_bytes_decide_how_a_product_is_split():
     assert small.times == {"all_gather": 1} and small.bytes_sent == 8 * 4096 * 4 * 7 / 8
 
 
+@pytest.mark.parametrize("dtype", [jnp.float32, jnp.bfloat16])
+def test_terms_are_added_before_they_are_summed(dtype):
+    """The cotangent of the input of three products: one sum, of float32 terms."""
+
+    def f(x, ws):
+        return sum((x @ w).astype(jnp.float32).sum() for w in ws)
+
+    x = gf.ShapeDtypeStruct((64, 32), dtype)
+    ws = [gf.ShapeDtypeStruct((32, 64), dtype)] * 3
+    specs, outs = (P(), [P(None, "x")] * 3), P()
+    found = count(gf.grad(f), (x, ws), specs, mesh((8,), ("x",)), outs)
+    assert found.times == {"all_reduce": 1}
+    assert found.explanation.collectives[0].dtype == np.float32
+
+
+def test_axes_of_one_dimension_are_gathered_and_scattered_at_once():
+    args = [gf.ShapeDtypeStruct(shape, jnp.float32) for shape in ((64, 32), (4096, 32))]
+    specs, grid = (P(("x", "y")), P(("x", "y"))), mesh((4, 2), ("x", "y"))
+    found = count(
+        gf.grad(lambda w, x: ((x @ w.T) ** 2).sum()), tuple(args), specs, grid, P(("x", "y"))
+    )
+    assert found.times == {"all_gather": 1, "reduce_scatter": 1}
+    assert all(c.group_size == 8 for c in found.explanation.collectives)
+
+
 @pytest.mark.parametrize(
     "old, new, spec, times",
     [

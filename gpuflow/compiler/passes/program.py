@@ -15,7 +15,7 @@ from typing import Any
 import numpy as np
 
 from gpuflow.base.dtypes import is_extended
-from gpuflow.base.util import SourceLocation
+from gpuflow.base.util import SourceLocation, params_key
 from gpuflow.core.aval import ShapedArray
 from gpuflow.core.effects import is_observable
 from gpuflow.core.jaxpr import Atom, ClosedJaxpr, DropVar, Eqn, Jaxpr, Literal, Var
@@ -353,7 +353,7 @@ def _expression_key(eqn: Eqn) -> Hashable | None:
     key = (
         eqn.primitive,
         tuple(atom_key(atom) for atom in eqn.inputs),
-        tuple(sorted(eqn.params.items(), key=lambda item: item[0])),
+        params_key(eqn.params),
     )
     try:
         hash(key)

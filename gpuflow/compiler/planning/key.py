@@ -11,6 +11,7 @@ from __future__ import annotations
 from collections.abc import Hashable
 from typing import Any
 
+from gpuflow.base.util import exact_key
 from gpuflow.compiler.lowering.emit import is_constant_in_text
 from gpuflow.compiler.lowering.size_table import ErasedSizes
 from gpuflow.compiler.passes.updates_in_place import NO_INNER_ALIASES, Donations, InnerAliases
@@ -87,7 +88,7 @@ def _params(eqn: Eqn, inner_aliases: InnerAliases) -> Hashable:
     if not eqn.params:
         return ()
     sizes = eqn.primitive.size_params
-    return tuple([(k, v) for k, v in sorted(eqn.params.items()) if k not in sizes])
+    return tuple([(k, exact_key(v)) for k, v in sorted(eqn.params.items()) if k not in sizes])
 
 
 def _links(eqn: Eqn) -> tuple[tuple[int, int], ...] | None:

@@ -14,6 +14,7 @@ from typing import Any
 from gpuflow.base.config import config
 from gpuflow.base.errors import check
 from gpuflow.base.recent import Recent
+from gpuflow.base.util import params_key
 from gpuflow.control.programs import as_array
 from gpuflow.core.aval import ShapedArray, aval_of
 from gpuflow.core.effects import is_observable
@@ -48,7 +49,7 @@ class ProgramsByType:
         Raises:
             TypeError: if the function captures traced values, or has effects.
         """
-        key = (tuple(avals), tuple(params.items()), config.trace_context())
+        key = (tuple(avals), params_key(params), config.trace_context())
         try:
             program = self._programs.get(key)
         except TypeError:  # params without a hash

@@ -19,6 +19,7 @@ from gpuflow.base.errors import UnpartitionedWarning
 from gpuflow.base.util import because, safe_zip
 from gpuflow.compiler.passes.program import inline
 from gpuflow.compiler.shardings import constrain_mesh_axes
+from gpuflow.core.aval import aval_of
 from gpuflow.core.blocks import Product
 from gpuflow.core.jaxpr import Atom, ClosedJaxpr, Eqn, Jaxpr, Literal, Var
 from gpuflow.core.lowering import block_of
@@ -181,8 +182,11 @@ class Partitioner:
             return None  # the terms of a broadcast are more than those of its operand
         partial, *others = {operand.partial for operand in operands if operand.partial}
         split = {name for x in operands for names in x.dim_axes for name in names}
+        # Terms with a wider dtype combine with others of that dtype only.
         widened = any(operand.dtype is not None for operand in operands)
-        if others or not split.isdisjoint(partial) or (widened and len(operands) > 1):
+        dtypes_of_terms = {aval_of(operand.value).dtype for operand in operands}
+        is_mixed = widened and not (all(flags) and len(dtypes_of_terms) == 1)
+        if others or not split.isdisjoint(partial) or is_mixed:
             return None
         values = [x.value if x.partial else self._shards.reshard(x, x.dim_axes) for x in operands]
         pairs = safe_zip(values, operands)

@@ -122,6 +122,12 @@ def _evenly_resharded(
         if step is None:
             return x
         source, target = step
+        if target is None:
+            names = _gathered_at_once(source, now, want, memories)
+            if len(names) > 1:
+                x = _gathered(x, source, names, memories, len(names))
+                now[source] = now[source][: -len(names)]
+                continue
         before: tuple[Any, ...] = () if source is None else now[source]
         name = before[-1] if before else want[target][len(now[target])]
         if source is not None:
@@ -166,6 +172,23 @@ def _gather_step(now: Sequence[tuple[Any, ...]], want: MeshAxes) -> _Step | None
     return next(((source, None) for source in _excessive(now, want)), None)
 
 
+def _gathered_at_once(
+    dim: int, now: Sequence[tuple[Any, ...]], want: MeshAxes, memories: Memories
+) -> tuple[Any, ...]:
+    """The last axes of a dimension that no dimension shall have, for one all-gather.
+
+    One over 8 x 8 devices sends as much as one over 8 and another over 8 do; but across nodes each
+    device sends an eighth. () if devices share memories along them: then they are separate steps.
+    """
+    old, others = now[dim], {name for names in want for name in names}
+    names: list[Any] = []
+    for name in reversed(old):
+        if name in others or memories.within[name] > 1 or memories.between[name] == 1:
+            break
+        names.insert(0, name)
+    return tuple(names)
+
+
 def _excessive(now: Sequence[tuple[Any, ...]], want: MeshAxes) -> list[int]:
     """The dimensions whose last axis must be removed."""
     pairs = enumerate(zip(now, want, strict=True))
@@ -183,17 +206,19 @@ def _outer(names: Sequence[Any], memories: Memories) -> int:
     return prod(memories.within[name] for name in names[:-1])
 
 
-def _gathered(x: Any, dim: int, names: Sequence[Any], memories: Memories) -> Any:
-    """All-gather a dimension over the last of its axes."""
-    count = memories.between[names[-1]]
+def _gathered(x: Any, dim: int, names: Sequence[Any], memories: Memories, last: int = 1) -> Any:
+    """All-gather a dimension over the last ``last`` of its axes, which share no memory if many."""
+    over = names[-last:]
+    sizes = tuple(memories.between[name] for name in over)
+    count = prod(sizes)
     shape, outer = aval_of(x).shape, _outer(names, memories)
     rows = reshape(x, (*shape[:dim], outer, shape[dim] // outer, *shape[dim + 1 :]))
     whole = all_gather_p.bind(
         rows,
         all_gather_dimension=dim + 1,
-        axis_name=(memories.across(names[-1]),),
+        axis_name=tuple(map(memories.across, over)),
         axis_index_groups=None,
-        sizes=(count,),
+        sizes=sizes,
         tiled=False,
     )
     return reshape(whole, (*shape[:dim], shape[dim] * count, *shape[dim + 1 :]))
@@ -213,18 +238,39 @@ def _sliced(x: Any, dim: int, names: Sequence[Any], memories: Memories) -> Any:
     return reshape(chunk, (*shape[:dim], shape[dim] // count, *shape[dim + 1 :]))
 
 
-def scattered_sum(x: Any, dim: int, names: Sequence[Any], memories: Memories) -> Any:
-    """The sum over the last of a dimension's axes, split over it."""
-    count = memories.between[names[-1]]
+def scattered_sum(
+    x: Any, dim: int, old: tuple[Any, ...], new: tuple[Any, ...], memories: Memories
+) -> Any:
+    """The sum over mesh axes, with a dimension split over them.
+
+    Args:
+        x: the terms of this memory.
+        dim: the dimension.
+        old: the axes that split it already.
+        new: the axes of the sum, in the order in which they split it after these.
+        memories: the memories of the mesh.
+    """
+    if all(memories.within[name] == 1 for name in (*old, *new)):
+        return _scattered(x, dim, (*old, *new), memories, len(new))
+    for k in range(len(new)):
+        x = _scattered(x, dim, (*old, *new[: k + 1]), memories, 1)
+    return x
+
+
+def _scattered(x: Any, dim: int, names: Sequence[Any], memories: Memories, last: int) -> Any:
+    """The sum over the last ``last`` of a dimension's axes, split over them."""
+    over = names[-last:]
+    sizes = tuple(memories.between[name] for name in over)
+    count = prod(sizes)
     shape, outer = aval_of(x).shape, _outer(names, memories)
     inner = shape[dim] // outer // count
     rows = reshape(x, (*shape[:dim], outer, count, inner, *shape[dim + 1 :]))
     shard = reduce_scatter_p.bind(
         rows,
         scatter_dimension=dim + 1,
-        axis_name=(memories.across(names[-1]),),
+        axis_name=tuple(map(memories.across, over)),
         axis_index_groups=None,
-        sizes=(count,),
+        sizes=sizes,
         tiled=False,
     )
     return reshape(shard, (*shape[:dim], shape[dim] // count, *shape[dim + 1 :]))

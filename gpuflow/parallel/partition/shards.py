@@ -7,6 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from dataclasses import field
+from itertools import takewhile
 from math import prod
 from typing import Any
 
@@ -116,28 +117,21 @@ class Shards:
 
     def _add_up(self, split: Split, want: MeshAxes) -> None:
         value, dim_axes = split.value, list(split.dim_axes)
-        whole = []
-        for name in [name for name in self.memories.names if name in split.partial]:
-            dim = self._scattered_dim(split.aval, dim_axes, want, name)
-            if dim is None:
-                whole.append(self.memories.across(name))
+        remaining = [name for name in self.memories.names if name in split.partial]
+        for dim, (size, names) in enumerate(zip(split.aval.shape, want, strict=True)):
+            old, new = dim_axes[dim], names[len(dim_axes[dim]) :]
+            new = tuple(takewhile(remaining.__contains__, new)) if names[: len(old)] == old else ()
+            if not new or not is_even(size, (*old, *new), self.memories):
                 continue
-            dim_axes[dim] = (*dim_axes[dim], name)
-            value = scattered_sum(value, dim, dim_axes[dim], self.memories)
+            value = scattered_sum(value, dim, old, new, self.memories)
+            dim_axes[dim] = (*old, *new)
+            remaining = [name for name in remaining if name not in new]
+        whole = tuple(map(self.memories.across, remaining))
         if whole:
-            value = psum_p.bind(value, axes=tuple(whole), axis_index_groups=None)
+            value = psum_p.bind(value, axes=whole, axis_index_groups=None)
         if split.dtype is not None:
             value = convert_element_type(value, split.dtype)
         split.value, split.dim_axes, split.partial, split.dtype = value, tuple(dim_axes), (), None
-
-    def _scattered_dim(
-        self, aval: ShapedArray, have: Sequence[tuple[Any, ...]], want: MeshAxes, name: Any
-    ) -> int | None:
-        """The dimension that ``want`` splits evenly over one more axis; None if there is none."""
-        for dim, (size, old, new) in enumerate(zip(aval.shape, have, want, strict=True)):
-            if new[: len(old) + 1] == (*old, name) and is_even(size, new, self.memories):
-                return dim
-        return None
 
     def bound(self, eqn: Eqn, values: Sequence[Any]) -> list[Split]:
         """Bind an equation on unsharded values."""

@@ -13,7 +13,7 @@ from typing import Any
 
 from gpuflow.base.caches import cache, register_table
 from gpuflow.base.records import record
-from gpuflow.base.util import safe_zip
+from gpuflow.base.util import params_key, safe_zip
 from gpuflow.compiler.shardings import requested_shardings, result_shardings
 from gpuflow.core.aval import ShapedArray, aval_of
 from gpuflow.core.jaxpr import ClosedJaxpr, Eqn, Jaxpr, Var, all_eqns
@@ -193,7 +193,7 @@ def evaluate(primitive: Primitive, operands: Sequence[Any], params: dict[str, An
 def _program(primitive: Primitive, operands: Sequence[Any], params: dict[str, Any]) -> ClosedJaxpr:
     """A program of one equation, cached by op, types and params."""
     avals = tuple(map(aval_of, operands))
-    key = (primitive, avals, tuple(params.items()))
+    key = (primitive, avals, params_key(params))
     try:
         program = _ops.get(key)
     except TypeError:
