@@ -384,14 +384,19 @@ def explain(
     )
     over = mesh_explanation.mesh_of(mesh, (args, kwargs))
     check(
-        not (measure and mesh is not None) and (topology is None or over is not None),
+        topology is None or over is not None,
+        lambda: f"[explain] a topology needs a mesh; got {topology} without one. Fix: mesh=.",
+        ValueError,
+    )
+    check(
+        not measure or over is None or (mesh is None and mesh_explanation.can_be_measured(over)),
         lambda: (
-            "[explain] steps over a mesh are predicted, and a topology needs a mesh; got "
-            f"measure={measure}, mesh={over}. Fix: leave out measure, and pass mesh=."
+            f"[explain] steps over a mesh are predicted; got measure=True for {over}. "
+            "Fix: leave out measure, or use profiler.trace."
         ),
         ValueError,
     )
-    if over is not None and not measure and over.size > 1:
+    if over is not None and not measure and (mesh is not None or stage != "driver"):
         return mesh_explanation.explained_over(
             jitted, args, kwargs, over, topology, stage, platform, top
         )

@@ -5,8 +5,9 @@ Tests: tests/core/test_communication.py, tests/explaining/test_mesh_explanation.
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Callable, Sequence
-from dataclasses import field
+from dataclasses import field, replace
 from typing import Any
 
 from gpuflow.base.records import record
@@ -40,22 +41,23 @@ class Communication:
         """The number of ranks in a group."""
         return len(self.groups[0])
 
-    def sent_by(self, rank: int) -> int:
-        """Bytes that a rank sends, with ring algorithms; rounded down."""
+    def sent_by_rank(self) -> dict[int, int]:
+        """Bytes that each rank sends, with ring algorithms; rounded down."""
+        size = self.group_size
         if self.phase == "end":
-            return 0
-        if self.method == "permute":
-            group = next((group for group in self.groups if rank in group), ())
-            senders = [group[source] for source, target in self.pairs if source != target]
-            return self.nbytes * senders.count(rank)
-        if not any(rank in group for group in self.groups):
-            return 0
-        return int(self.nbytes * _SENT[self.method](self.group_size))
+            multiples = [0.0] * size
+        elif self.method == "permute":
+            senders = Counter(source for source, target in self.pairs if source != target)
+            multiples = [float(senders[position]) for position in range(size)]
+        else:
+            multiples = [float(_SENT[self.method](size))] * size
+        sent = [int(self.nbytes * multiple) for multiple in multiples]
+        return {r: n for group in self.groups for r, n in zip(group, sent, strict=True)}
 
     @property
     def sent(self) -> int:
         """Bytes that the rank that sends most sends."""
-        return max((self.sent_by(rank) for group in self.groups for rank in group), default=0)
+        return max(replace(self, groups=self.groups[:1]).sent_by_rank().values())
 
 
 # From the number of ranks in a ring to what each sends, as a multiple of its operand.

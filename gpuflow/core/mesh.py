@@ -38,6 +38,7 @@ class _Axes:
     axis_sizes: tuple[int, ...]
     axis_names: tuple[Any, ...]
     axis_types: tuple[AxisType, ...]
+    is_planned = False  # whether its devices need not exist
 
     @property
     def shape(self) -> OrderedDict[Any, int]:
@@ -153,8 +154,6 @@ class Mesh(_Axes):
         ValueError: if the number of names and axes differs, or a name or device is repeated.
     """
 
-    is_planned = False  # whether its devices need not exist
-
     def __init__(
         self, devices: Any, axis_names: Any, axis_types: Sequence[AxisType] | None = None
     ) -> None:
@@ -257,7 +256,7 @@ class Mesh(_Axes):
         return np.array([device.id for device in self.devices.flat]).reshape(self.devices.shape)
 
     def __enter__(self) -> Mesh:
-        scope = config.override("mesh", self)
+        scope = config.override("mesh", entered_mesh(self))
         scope.__enter__()
         _scopes.entered.append(scope)
         return self
@@ -289,14 +288,30 @@ class Mesh(_Axes):
 class PlannedMesh(Mesh):
     """A mesh of devices that need not exist, for the plan of one of them.
 
-    While it is the current mesh, it stands for every mesh with its axes, so that functions which
-    name another one in constraints and in shard_map are planned over this one.
+    While it is the current mesh, it stands for every mesh with axes of these names, of any size and
+    in any order, so that functions which name another one are planned over this one.
     """
 
     is_planned = True
 
     def stands_for(self, other: _Axes) -> bool:
-        return other is not self and other.shape_tuple == self.shape_tuple
+        """Whether shardings over ``other`` are meant to be over this mesh.
+
+        Raises:
+            ValueError: if the other mesh has axes of other names.
+        """
+        if other is self or other.empty:
+            return False
+        check(
+            set(other.axis_names) == set(self.axis_names),
+            lambda: (
+                f"[explain] all meshes of a plan must have the axes {self.axis_names}; got one "
+                f"with {other.axis_names} in an argument or in the function. "
+                "Fix: one mesh, or other names in mesh=."
+            ),
+            ValueError,
+        )
+        return True
 
 
 class AbstractMesh(_Axes):
@@ -397,3 +412,10 @@ def as_grid(devices: Any) -> np.ndarray:
             item = item[index]
         grid[position] = item
     return grid
+
+
+def entered_mesh(mesh: Mesh) -> Mesh:
+    """The current mesh inside of a block with ``mesh``: a planned one remains."""
+    current = config.mesh
+    is_planned = isinstance(current, PlannedMesh) and current.stands_for(mesh)
+    return current if is_planned else mesh

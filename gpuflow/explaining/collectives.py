@@ -113,9 +113,6 @@ def bytes_sent(collectives: Sequence[Collective], axis: Any = None) -> int:
     Args:
         collectives: of the program.
         axis: only those over this axis; None: all.
-
-    Raises:
-        ValueError: if no collective is over the axis. It may have no axis of this name.
     """
     chosen = [c for c in collectives if axis is None or axis in c.axes]
     permuted: dict[int, int] = {}
@@ -124,8 +121,8 @@ def bytes_sent(collectives: Sequence[Collective], axis: Any = None) -> int:
         if c.operation != "permute":
             total += c.total_sent
             continue
-        for rank in {rank for group in c.communication.groups for rank in group}:
-            permuted[rank] = permuted.get(rank, 0) + c.communication.sent_by(rank) * c.times
+        for rank, sent in c.communication.sent_by_rank().items():
+            permuted[rank] = permuted.get(rank, 0) + sent * c.times
     return total + max(permuted.values(), default=0)
 
 
@@ -137,9 +134,11 @@ def collectives_table(collectives: Sequence[Collective], top: int | None) -> Tab
         rows.setdefault(key, []).append(c)
     ordered = sorted(rows.values(), key=lambda row: -sum(c.total_sent for c in row))
     texts = [_row(row) for row in ordered[:top]]
-    of = f" of {len(ordered)} kinds" if len(texts) < len(ordered) else ""
     count = sum(c.times for c in collectives)
-    title = f"{count} collectives send {scaled(bytes_sent(collectives), 'B')}; {len(texts)}{of}"
+    title = (
+        f"{count} collective{'s' * (count != 1)} send {scaled(bytes_sent(collectives), 'B')}; "
+        f"{len(texts)} of {len(ordered)} kinds"
+    )
     columns = ("collective", "over", "operand", "times", "sent", "link", "predicted", "line", "why")
     return Table(title, columns, tuple(texts), (0, 1, 2, 5, 7, 8))
 

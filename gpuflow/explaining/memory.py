@@ -7,6 +7,8 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
+import numpy as np
+
 from gpuflow.base.records import record
 from gpuflow.base.tables import scaled
 from gpuflow.base.util import SourceLocation
@@ -95,7 +97,14 @@ def live_at_peak(plan: Plan) -> list[LiveArray]:
         step = makers.get(buffer)
         if isinstance(step, ProgramStep) and buffer == step.workspace:
             inner = max((one.plan for one in step.programs), key=lambda plan: plan.arena_bytes)
-            found += live_at_peak(inner)
+            arrays, size = live_at_peak(inner), nbytes(plan.aval(buffer))
+            unnamed = size - sum(array.nbytes for array in arrays)  # second carries, alignment
+            workspace = ShapedArray((max(unnamed, 0),), np.dtype(np.uint8))
+            found += arrays
+            if unnamed > 0:
+                found.append(
+                    LiveArray(f"workspace of {step.name}", "temporary", workspace, unnamed, None)
+                )
             continue
         kind = "result" if buffer in results else "temporary"
         if step is not None and communication_of(step) is not None:

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import html
 from collections import Counter
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
 from gpuflow.base import tree
@@ -25,7 +25,7 @@ from gpuflow.control.entry import Entry
 from gpuflow.control.jit_function import JitFunction
 from gpuflow.core.aval import ShapedArray
 from gpuflow.core.mesh import AbstractMesh, Mesh
-from gpuflow.core.sharding import NamedSharding
+from gpuflow.core.sharding import NamedSharding, PartitionSpec, Sharding, on_mesh
 from gpuflow.explaining.collectives import (
     Collective,
     bytes_sent,
@@ -194,7 +194,17 @@ class MeshExplanation(Explanation):
 
         Returns:
             A table: print it. Rows that are equal in both are left out.
+
+        Raises:
+            TypeError: if the other is not a plan over a mesh.
         """
+        check(
+            isinstance(other, MeshExplanation),
+            lambda: (
+                f"[diff] other must be a plan over a mesh; got {type(other).__name__}. "
+                "Fix: gpuflow.explain(f, x, mesh=mesh)."
+            ),
+        )
         mine, theirs = self._figures(), other._figures()
         rows = []
         for name in dict.fromkeys([*mine, *theirs]):
@@ -260,6 +270,12 @@ class MeshExplanation(Explanation):
 
     __repr__ = __str__
 
+    def __rich_console__(self, console: Any, options: Any) -> Iterator[Any]:
+        if self.stage == "plan":
+            yield str(self.timeline)
+            yield from self._tables()
+        yield from super().__rich_console__(console, options)
+
     def _sections(self) -> Sequence[str]:
         tables = [f'<section class="mesh">{t._repr_html_()}</section>' for t in self._tables()]
         picture = timeline_picture(self.timeline)
@@ -287,15 +303,15 @@ def _flops_by_line(plan: Plan, times: int = 1) -> Counter[SourceLocation | None]
 
 
 def mesh_of(mesh: Any, arguments: Any) -> Mesh | AbstractMesh | None:
-    """The mesh of a call: the one that is given, or that of a sharded argument, or the current one.
+    """The mesh of a call: the one that is given, or that of a sharded argument; None: one device.
 
     Args:
         mesh: the user's value, or None.
-        arguments: a tree of arrays and ShapeDtypeStructs.
+        arguments: a tree of arrays and ShapeDtypeStructs. PartitionSpecs refer to the current mesh.
 
     Raises:
         TypeError: if ``mesh`` is not a mesh.
-        ValueError: if it has no axes.
+        ValueError: if it has no axes, or a PartitionSpec has no mesh.
     """
     check(
         mesh is None or isinstance(mesh, Mesh | AbstractMesh),
@@ -313,9 +329,16 @@ def mesh_of(mesh: Any, arguments: Any) -> Mesh | AbstractMesh | None:
         return mesh
     for leaf in tree.leaves(arguments):
         sharding = getattr(leaf, "sharding", None)
+        if isinstance(sharding, PartitionSpec):
+            sharding = on_mesh("explain", sharding, config.mesh)
         if isinstance(sharding, NamedSharding) and sharding.mesh.size > 1:
             return sharding.mesh
     return None
+
+
+def can_be_measured(mesh: Mesh | AbstractMesh) -> bool:
+    """Whether all devices of a mesh share one memory, so that a run is one program."""
+    return isinstance(mesh, Mesh) and memories_of(mesh) is None
 
 
 def explained_over(
@@ -354,13 +377,16 @@ def explained_over(
     with config.override("mesh", planned):
         traced = jitted.trace(*args, **kwargs)
         entry, requested = traced.entry, traced.requested
-        hidden = [None] * entry.hidden
-        count = len(entry.jaxpr.out_avals)
-        outs = [*(requested.outputs or [None] * count), *[None] * count][:count]
-        for sharding, aval in safe_zip(requested.inputs, tree.leaves(traced.in_avals)):
-            if sharding is not None:
-                sharding.shard_shape(aval.shape)
-        local = local_program(entry.jaxpr, memories, [*hidden, *requested.inputs], outs)
+        positional, keywords = tree.unflatten(traced.in_tree, range(traced.in_tree.num_leaves))
+        names = jitted.argument_names(positional, keywords)
+        pairs = safe_zip(names, requested.inputs, tree.leaves(traced.in_avals))
+        ins = [_planned(planned, f"the argument {name}", *pair) for name, *pair in pairs]
+        outs = [
+            _planned(planned, "a result", sharding, aval)
+            for sharding, aval in zip(requested.outputs, entry.jaxpr.out_avals, strict=False)
+        ]
+        outs += [None] * (len(entry.jaxpr.out_avals) - len(outs))
+        local = local_program(entry.jaxpr, memories, [*[None] * entry.hidden, *ins], outs)
         flags = [*[False] * len(local.consts), *entry.donated]
         donated = tuple(k for k, flag in enumerate(flags) if flag)
         plan, _ = compile_plan(local.jaxpr, donated, target=target)
@@ -368,12 +394,28 @@ def explained_over(
         if stage != "plan":
             text = explain_stages.explain_stage(stage, local.jaxpr, plan, target)
     subject = Subject(plan, target, lambda step: (), planned.devices.flat[0], text)
-    positional, keywords = tree.unflatten(traced.in_tree, range(traced.in_tree.num_leaves))
-    names = jitted.argument_names(positional, keywords)
     arguments = _arguments(names, local)
     axes = planned.abstract_mesh
     topology = topology or Topology()
     return MeshExplanation(traced.fun_name, stage, top, subject, axes, topology, entry, arguments)
+
+
+def _planned(
+    planned: Mesh, name: str, sharding: Sharding | None, aval: ShapedArray
+) -> NamedSharding | None:
+    """A sharding of an argument or result over the planned mesh, by the names of its axes.
+
+    Raises:
+        ValueError: if the mesh lacks an axis, or the sharding does not divide the value.
+    """
+    if not isinstance(sharding, NamedSharding):
+        return None
+    try:
+        found = NamedSharding(planned, sharding.spec)
+        found.shard_shape(aval.shape)
+    except ValueError as error:
+        raise ValueError(f"[explain] the sharding of {name} must fit the mesh; {error}") from None
+    return found
 
 
 def _platform_of(mesh: Mesh | AbstractMesh) -> str:

@@ -68,12 +68,16 @@ class Timeline:
         return max(self.computation, self.communication)
 
     def __str__(self) -> str:
-        hidden = self.communication - self.exposed_seconds
-        share = hidden / self.communication if self.communication else 1.0
-        return (
+        begin = (
             f"predicted {format_seconds(self.seconds)}: computation "
-            f"{format_seconds(self.computation)}, communication "
-            f"{format_seconds(self.communication)}, of which {share:.0%} are hidden and "
+            f"{format_seconds(self.computation)}"
+        )
+        if not self.communication:
+            return f"{begin}, no communication; {self.launches} launches"
+        hidden = max(self.communication - self.exposed_seconds, 0.0) / self.communication
+        return (
+            f"{begin}, communication "
+            f"{format_seconds(self.communication)}, of which {hidden:.0%} are hidden and "
             f"{format_seconds(self.exposed_seconds)} are exposed; "
             f"{format_seconds(self.bound)} if all were hidden; {self.launches} launches"
         )

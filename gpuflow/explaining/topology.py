@@ -3,6 +3,7 @@
 Times are those of hierarchical ring algorithms: data cross the network once per node, shared by the
 network cards of its devices, while they circulate inside of nodes. Both run at the same time, and
 the slower one counts (Thakur, Rabenseifner and Gropp, 2005, has the costs of the flat algorithms).
+Sums have the latency of trees if that is less than the rings'.
 
 Tests: tests/explaining/test_topology.py.
 """
@@ -22,8 +23,8 @@ class Topology:
     """Nodes of equal devices, their links, and the rates of a device.
 
     Devices of a mesh fill node after node, in the order of ``mesh.devices.flat``. The defaults are
-    figures of data sheets, of a node of 8 H100 SXM: predicted times are lower bounds. Latencies are
-    those of a ring's step in NCCL's tuning tables.
+    figures of data sheets, of a node of 8 H100 SXM; latencies are those of a ring's step in NCCL's
+    tuning tables. Times are estimates: no real system reaches its data sheet.
 
     Args:
         node: devices in a node.
@@ -55,11 +56,12 @@ class Topology:
     def __post_init__(self) -> None:
         for name in ("node", "nvlink", "nic", "flops", "float32_flops", "memory_bandwidth"):
             value = getattr(self, name)
+            kinds = int if name == "node" else int | float
             check(
-                value > 0,
+                isinstance(value, kinds) and not isinstance(value, bool) and value > 0,
                 lambda name=name, value=value: (
-                    f"[Topology] {name} must be positive; got {value}. Fix: devices in a node, or "
-                    "bytes or FLOP per second."
+                    f"[Topology] {name} must be a positive number; got {value!r}. "
+                    "Fix: devices in a node (an int), or bytes or FLOP per second."
                 ),
                 ValueError,
             )
@@ -102,9 +104,10 @@ class Topology:
         if method == "broadcast":
             return _OnWire(size * (m > 1), size * (k > 1), m - 1, k - 1)
         whole = size * n if method == "all_gather" else size
-        phases = 2 if method == "all_reduce" else 1
         inside, across = whole * (m - 1) / m, whole * (k - 1) / k / m
-        return _OnWire(phases * inside, phases * across, phases * (m - 1), phases * (k - 1))
+        if method != "all_reduce":
+            return _OnWire(inside, across, m - 1, k - 1)
+        return _OnWire(2 * inside, 2 * across, 2 * (m - 1).bit_length(), 2 * (k - 1).bit_length())
 
 
 class _OnWire(NamedTuple):

@@ -18,7 +18,7 @@ from gpuflow.base.errors import check
 from gpuflow.base.foreign import brief
 from gpuflow.base.removed import note_removed
 from gpuflow.core.argument_kinds import explained
-from gpuflow.core.mesh import AbstractMesh, AxisType, Mesh, PlannedMesh
+from gpuflow.core.mesh import AbstractMesh, AxisType, Mesh, PlannedMesh, entered_mesh
 from gpuflow.runtime.device import Device, PlannedDevice, devices, process
 
 
@@ -176,4 +176,4 @@ def use_abstract_mesh(mesh: AbstractMesh) -> Iterator[None]:
 def use_mesh(mesh: Mesh) -> AbstractContextManager[None]:
     """Set the mesh for PartitionSpecs inside the block, for this thread."""
     note_removed("jax.sharding.use_mesh", "jax.set_mesh(mesh)")
-    return config.override("mesh", mesh)
+    return config.override("mesh", entered_mesh(mesh))

@@ -51,8 +51,9 @@ def put(x: Any, where: Device | Sharding | None) -> Any:
         return device_put(whole_of(x), where.device)
     if where.is_of_types:
         return device_put(whole_of(x), None)
-    if isinstance(x, Tracer):
-        where.shard_shape(x.aval.shape)
+    mesh = where.mesh if isinstance(where, NamedSharding) else None
+    if isinstance(x, Tracer) or (mesh is not None and mesh.is_planned):
+        where.shard_shape(aval_of(x).shape)
         return sharding_constraint(x, where)
     aval = aval_of(x)
     where = resolve_unconstrained(where, x.sharding if isinstance(x, Array) else None, aval.ndim)

@@ -110,7 +110,7 @@ def memories_of(mesh: Mesh) -> Memories | None:
     for position in np.ndindex(*owners.shape):
         owners[position] = grid[position].memory
     first = grid.flat[0]
-    if len(set(owners.flat)) == 1 and first.is_local:
+    if len(set(owners.flat)) == 1 and first.is_local and not mesh.is_planned:
         return None
     in_use.distributed = in_use.distributed or not mesh.is_planned
     within = _block_shape(owners)

@@ -105,6 +105,14 @@ class PmapFunction(MappedFunction[PmapOptions, Mapped], Generic[_P, _T]):
         """Check the arguments; return their leaves, and the program for their signature."""
         options = self._options
         check(
+            config.mesh is None or not config.mesh.is_planned,
+            lambda: (
+                f"[explain] pmap maps over the devices that exist; got {self.name} in a plan over "
+                f"{config.mesh}. Fix: shard_map, which takes the mesh of the plan."
+            ),
+            NotImplementedError,
+        )
+        check(
             all(k < len(args) for k in options.static),
             lambda: (
                 f"[pmap] static_broadcasted_argnums must be positions of arguments; got "

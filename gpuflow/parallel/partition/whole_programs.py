@@ -17,6 +17,7 @@ from gpuflow.base.util import params_key, safe_zip
 from gpuflow.compiler.shardings import requested_shardings, result_shardings
 from gpuflow.core.aval import ShapedArray, aval_of
 from gpuflow.core.jaxpr import ClosedJaxpr, Eqn, Jaxpr, Var, all_eqns
+from gpuflow.core.mesh import Mesh
 from gpuflow.core.primitive import Primitive
 from gpuflow.core.sharding import NamedSharding, PartitionSpec, Sharding
 from gpuflow.core.staging import hoist_consts
@@ -161,7 +162,8 @@ def _memories(jaxpr: ClosedJaxpr, shardings: Sequence[Sharding | None]) -> Memor
     """
     found = []
     for sharding in (*shardings, *requested_shardings(jaxpr.jaxpr)):
-        memories = memories_of(sharding.mesh) if isinstance(sharding, NamedSharding) else None
+        mesh = sharding.mesh if isinstance(sharding, NamedSharding) else None
+        memories = memories_of(mesh) if isinstance(mesh, Mesh) else None
         if memories is not None:
             found.append(memories)
     for eqn in all_eqns(jaxpr.jaxpr):
