@@ -115,7 +115,7 @@ def get_policy(policy_name: str) -> Policy:
         The policy.
 
     Raises:
-        ValueError: if the component or dtype is unknown.
+        ValueError: if a component or dtype is unknown, or a component is repeated.
 
     Example:
         >>> str(get_policy("c=bf16,o=f32"))
@@ -132,6 +132,14 @@ def get_policy(policy_name: str) -> Policy:
             lambda key=key: (
                 f"[get_policy] parts must be params, compute or output; got {key!r}. "
                 "Fix: get_policy('p=f32,c=bf16,o=f32')."
+            ),
+            ValueError,
+        )
+        check(
+            components[component] is None,
+            lambda component=component: (
+                f"[get_policy] each part must be given once; got {component!r} twice in "
+                f"{policy_name!r}. Fix: get_policy('p=f32,c=bf16,o=f32')."
             ),
             ValueError,
         )

@@ -271,14 +271,13 @@ def _extreme(site: Site) -> Step:
     largest = site.instruction.opcode == "max"
     if _is_float(site):
         return floats.extreme(site, largest)
-    function = np.maximum if largest else np.minimum
+    function: Callable[..., Array] = np.maximum if largest else np.minimum
+    if site.has("relu"):
+        plain = function
+        function = lambda x, y: np.maximum(plain(x, y), x.dtype.type(0))  # noqa: E731
     if site.type_name() in PACKED:
         return _packed_integers(site, function, 2)
     dtype = site.dtype()
-    if site.has("relu"):
-        return compute(
-            site, lambda x, y: np.maximum(function(x, y), dtype.type(0)), [dtype] * 2, dtype
-        )
     return compute(site, function, [dtype, dtype], dtype)
 
 

@@ -115,8 +115,19 @@ def test_without_an_end():
     assert batches.per_epoch == 2
     with pytest.raises(TypeError, match=r"\[batches\] without an end .*Fix: per_epoch"):
         len(batches)
-    assert list(data.batches(np.zeros((0, 2)), 2, epochs=None)) == []
-    assert list(data.batches(np.zeros(3), 4, drop_last=True, epochs=None)) == []
+
+
+def test_no_batch_has_enough_rows():
+    assert list(data.batches(np.zeros((0, 2)), 2, epochs=3)) == []
+    assert len(data.batches(np.zeros(3), 4, drop_last=True, epochs=3)) == 0
+    for arrays, drop_last in ((np.zeros((0, 2)), False), (np.zeros(3), True)):
+        with pytest.raises(ValueError, match=r"\[batches\] .*enough rows.*got \d rows.*Fix:"):
+            data.batches(arrays, 4, drop_last=drop_last, epochs=None)
+
+
+def test_counts_of_numpy():
+    got = data.batches(np.arange(5), np.int64(2), epochs=np.int32(2), start=np.uint8(4))
+    assert [batch.tolist() for batch in got] == [[2, 3], [4]]
 
 
 def test_kinds_of_arrays_stay():
@@ -176,6 +187,7 @@ def test_other_libraries_arrays():
         (lambda: data.batches({}, 2), "got none"),
         (lambda: data.batches(X, 0), r"batch_size must be an integer of at least 1; got 0\. Fix"),
         (lambda: data.batches(X, 2.0), r"batch_size must be .*got 2\.0"),
+        (lambda: data.batches(X, True), "batch_size must be .*got True"),
         (lambda: data.batches(X, 2, start=-1), "start must be an integer of at least 0; got -1"),
         (lambda: data.batches(X, 2, epochs=-1), "epochs must be an integer of at least 0"),
     ],

@@ -54,7 +54,7 @@ def test_policies_of_texts(text, said):
     assert mp.get_policy(str(policy)) == policy
 
 
-@pytest.mark.parametrize("text", ["half", "x=f32", "p=f33", ""])
+@pytest.mark.parametrize("text", ["half", "x=f32", "p=f33", "", "p=f32,p=bf16", "o=f16,output=f16"])
 def test_wrong_texts(text):
     with pytest.raises(ValueError, match=r"\[get_policy\].*Fix:"):
         mp.get_policy(text)

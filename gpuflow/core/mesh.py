@@ -216,7 +216,9 @@ class Mesh(_Axes):
         """
         is_own = np.array([device.is_local for device in self.devices.flat], bool)
         is_own = is_own.reshape(self.devices.shape)
-        block = self.devices[np.ix_(*[np.unique(k) for k in np.nonzero(is_own)])]
+        block = self.devices
+        if not self.is_scalar:
+            block = block[np.ix_(*[np.unique(k) for k in np.nonzero(is_own)])]
         check(
             block.size == is_own.sum(),
             lambda: (
@@ -241,8 +243,8 @@ class Mesh(_Axes):
         """Return the mesh with other devices, names or types of axes."""
         return type(self)(
             self.devices if devices is None else devices,
-            axis_names or self.axis_names,
-            axis_types or self.axis_types,
+            self.axis_names if axis_names is None else axis_names,
+            self.axis_types if axis_types is None else axis_types,
         )
 
     @property
@@ -365,9 +367,9 @@ class AbstractMesh(_Axes):
     ) -> AbstractMesh:
         """Return the mesh with other sizes, names or types of axes."""
         return AbstractMesh(
-            axis_sizes or self.axis_sizes,
-            axis_names or self.axis_names,
-            axis_types or self.axis_types,
+            self.axis_sizes if axis_sizes is None else axis_sizes,
+            self.axis_names if axis_names is None else axis_names,
+            self.axis_types if axis_types is None else axis_types,
         )
 
     def update_axis_types(self, changes: Mapping[Any, AxisType]) -> AbstractMesh:
@@ -400,11 +402,23 @@ class AbstractMesh(_Axes):
 
 
 def as_grid(devices: Any) -> np.ndarray:
-    """Nested sequences of devices as an array; devices may themselves look like sequences."""
+    """Nested sequences of devices as an array; devices may themselves look like sequences.
+
+    Raises:
+        ValueError: if sequences of one level have different lengths.
+    """
     nested, shape = devices, []
     while isinstance(nested, list | tuple):
         shape.append(len(nested))
         nested = nested[0] if nested else None
+    check(
+        _fits(devices, shape),
+        lambda: (
+            f"[Mesh] devices must have rows of one length; got {devices}. "
+            "Fix: list as many devices in each row."
+        ),
+        ValueError,
+    )
     grid = np.empty(shape, object)
     for position in np.ndindex(*shape):
         item = devices
@@ -412,6 +426,15 @@ def as_grid(devices: Any) -> np.ndarray:
             item = item[index]
         grid[position] = item
     return grid
+
+
+def _fits(nested: Any, shape: list[int]) -> bool:
+    """Whether nested sequences have this shape."""
+    if not isinstance(nested, list | tuple):
+        return not shape
+    return (
+        bool(shape) and len(nested) == shape[0] and all(_fits(item, shape[1:]) for item in nested)
+    )
 
 
 def entered_mesh(mesh: Mesh) -> Mesh:

@@ -12,6 +12,7 @@ import numpy as np
 
 from gpuflow import random
 from gpuflow.base import tree
+from gpuflow.base.arguments import known_index
 from gpuflow.base.errors import check
 from gpuflow.data.foreign import imported
 from gpuflow.runtime.array import Array
@@ -114,8 +115,8 @@ def batches(
         gpuflow arrays, on their device.
 
     Raises:
-        ValueError: if there are no arrays, leading dimensions are missing or differ, or a count is
-            out of range.
+        ValueError: if there are no arrays, leading dimensions are missing or differ, a count is
+            out of range, or epochs is None and no batch has enough rows.
 
     Example:
         >>> import numpy as np
@@ -137,22 +138,34 @@ def batches(
         ),
         ValueError,
     )
-    for name, value, least in (("batch_size", batch_size, 1), ("start", start, 0)):
-        _check_count(name, value, least)
+    batch_size, start = _count("batch_size", batch_size, 1), _count("start", start, 0)
     if epochs is not None:
-        _check_count("epochs", epochs, 0)
-    return Batches(leaves, structure, batch_size, key, drop_last, epochs, start)
-
-
-def _check_count(name: str, value: Any, least: int) -> None:
+        epochs = _count("epochs", epochs, 0)
+    result = Batches(leaves, structure, batch_size, key, drop_last, epochs, start)
     check(
-        isinstance(value, int) and not isinstance(value, bool) and value >= least,
+        epochs is not None or result.per_epoch > 0,
+        lambda: (
+            f"[batches] arrays must have enough rows for a batch if epochs is None; got "
+            f"{lengths[0][0]} rows for batch_size={batch_size}, drop_last={drop_last}. "
+            "Fix: a smaller batch_size, or drop_last=False for arrays with rows."
+        ),
+        ValueError,
+    )
+    return result
+
+
+def _count(name: str, value: Any, least: int) -> int:
+    """An argument that must be an integer, of any library, and not smaller."""
+    integer = None if isinstance(value, bool) else known_index(value)
+    check(
+        isinstance(integer, int) and integer >= least,
         lambda: (
             f"[batches] {name} must be an integer of at least {least}; got {value!r}. "
             f"Fix: {name}={max(least, 32 if name == 'batch_size' else least)}."
         ),
         ValueError,
     )
+    return integer
 
 
 def _listed(paths: list[str], leaves: list[Any]) -> str:

@@ -15,6 +15,7 @@ from virtual_devices import eight_devices as eight_devices
 import gpuflow as gf
 import gpuflow.numpy as jnp
 from gpuflow import lax
+from gpuflow.core.mesh import as_grid
 
 STORED = json.loads((Path(__file__).parents[1] / "data" / "mesh_values.json").read_text())
 
@@ -59,3 +60,32 @@ def test_threads_enter_one_mesh_independently(eight_devices):
     for thread in threads:
         thread.join(20)
     assert found == {"a": True, "b": True}
+
+
+def test_updates_to_no_axes():
+    abstract, mesh = gf.sharding.AbstractMesh((2,), ("x",)), one_device_mesh("x")
+    assert abstract.update((), (), ()) == gf.sharding.AbstractMesh((), ())
+    assert abstract.update() == abstract and mesh.update() == mesh
+    assert mesh.update(mesh.devices.reshape(()), (), ()).is_scalar
+    for call in (lambda: abstract.update(()), lambda: mesh.update(axis_names=())):
+        with pytest.raises(ValueError, match=r"axis_names must name each axis"):
+            call()
+
+
+def test_rows_of_devices_have_one_length():
+    a, b, c, d, e = "abcde"  # any hashable objects
+    for rows in ([[a, b], [c, d, e]], [[a, b], [c]], [[a], b], [a, [b]], [[], [a]]):
+        with pytest.raises(ValueError, match=r"\[Mesh\] devices must have .*; got .* Fix: "):
+            gf.sharding.Mesh(rows, ("x", "y"))
+    assert as_grid([[a, b], (c, d)]).tolist() == [[a, b], [c, d]]
+    assert as_grid([[], []]).shape == (2, 0) and as_grid(a).shape == ()
+
+
+def test_local_mesh_without_axes():
+    mesh = gf.sharding.Mesh(gf.devices()[0], ())
+    assert mesh.is_scalar and mesh.local_mesh == mesh
+    assert one_device_mesh("x").local_mesh == one_device_mesh("x")
+
+
+def one_device_mesh(name):
+    return gf.sharding.Mesh(gf.devices()[:1], (name,))

@@ -232,6 +232,10 @@ def test_packed_integers():
         for opcode, function in (("add", np.add), ("min", np.minimum), ("max", np.maximum)):
             result = lanes(f"{opcode}.{name} $0, $1, $2;", x, y)
             np.testing.assert_array_equal(result, function(a, b).view(np.uint32))
+            if name == "s16x2" and opcode != "add":
+                result = lanes(f"{opcode}.s16x2.relu $0, $1, $2;", x, y)
+                positive = np.maximum(function(a, b), 0).astype(np.int16)
+                np.testing.assert_array_equal(result, positive.view(np.uint32))
     result = lanes("max.s32.relu $0, $1, $2;", np.array([-5, 3], "i4"), np.array([-7, 1], "i4"))
     assert result.tolist() == [0, 3]
 

@@ -236,6 +236,19 @@ def test_bernoulli_numbers():
         np.testing.assert_allclose(special.bernoulli(n), want[: n + 1], rtol=1e-6)
 
 
+@pytest.mark.parametrize("dtype, top", [(np.complex64, 36), (np.complex128, 300)])
+def test_loggamma_far_from_zero(dtype, top):
+    """Products of two arguments overflow there; the result does not."""
+    sizes = np.array([900.0, 999, 1000, 1001, 1e5, 1e9, 1e20, 10.0**top])
+    directions = np.exp(1j * np.array([0, 0.4, -1.2, 1.57, 2.0, -3.0]))
+    z = (sizes[:, None] * directions).ravel().astype(dtype)
+    with gpuflow.enable_x64(dtype is np.complex128):
+        got = np.asarray(special.loggamma(jnp.asarray(z)))
+    want = np.array([complex(mp.loggamma(mp.mpc(complex(v)))) for v in z])
+    assert got.dtype == dtype
+    assert np.max(np.abs(got / want - 1)) < 8 * np.finfo(dtype).eps
+
+
 def test_multigammaln_and_polygamma():
     a = np.array([2.5, 4.0, 10.0], np.float32)
     want = [float(3 * mp.log(mp.pi) / 2 + sum(mp.loggamma(v - k / 2) for k in range(3))) for v in a]

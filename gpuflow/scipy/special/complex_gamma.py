@@ -29,15 +29,20 @@ _SERIES = (
 )
 # Steps up, after which the series is precise in float64.
 _STEPS = 10
+# From this size on it is precise without steps, whose products would overflow.
+_FAR = 1e3
 
 
 def _right_half(z: Any) -> Any:
     """The logarithm for a real part >= 1/2: ten steps up, then Stirling's series."""
+    far = jnp.maximum(jnp.abs(jnp.real(z)), jnp.abs(jnp.imag(z))) >= _FAR
+    near = jnp.where(far, 1.0, z)
     below: Any = 0.0
     for k in range(0, _STEPS, 2):
         # Arguments within pi / 2: the product of two does not cross the cut.
-        below = below + jnp.log((z + k) * (z + (k + 1)))
-    w = z + _STEPS
+        below = below + jnp.log((near + k) * (near + (k + 1)))
+    below = jnp.where(far, 0.0, below)
+    w = jnp.where(far, z, near + _STEPS)
     inverse = 1.0 / w
     square = inverse * inverse
     series: Any = _SERIES[0]

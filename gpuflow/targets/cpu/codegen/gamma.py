@@ -1,7 +1,8 @@
 """lgamma and digamma as LLVM instructions without calls and branches, so that LLVM vectorizes them.
 
-Both compute in float64 for all dtypes, with errors of a few ulps. libm's lgamma is scalar, and 50
-times slower. Arguments are float32 or float64, with any values.
+Both compute in float64 for all dtypes, with errors of a few ulps; near their zeros the error is
+absolute instead, about 1e-16 in float64 and 1e-7 in float32. libm's lgamma is scalar, and 50 times
+slower. Arguments are float32 or float64, with any values.
 
 Source: DLMF is the NIST Digital Library of Mathematical Functions, https://dlmf.nist.gov.
 
