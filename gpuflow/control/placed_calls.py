@@ -17,11 +17,12 @@ from gpuflow.runtime.distributed import DistributedArray, delete_donated, progra
 from gpuflow.runtime.memories import is_in_one_memory
 from gpuflow.runtime.sharded import ShardedArray, check_same_devices, whole_of, with_sharding
 
+WITH_SHARDINGS = frozenset({ShardedArray, DistributedArray})
+
 
 def shardings_of(operands: Sequence[Any]) -> list[Sharding | None]:
     """The sharding of each operand that has one."""
-    has_sharding = (ShardedArray, DistributedArray)
-    return [x.sharding if type(x) in has_sharding else None for x in operands]
+    return [x.sharding if type(x) in WITH_SHARDINGS else None for x in operands]
 
 
 def run_placed(

@@ -18,7 +18,7 @@ from gpuflow.base.lazy import LazyModule
 from gpuflow.base.records import record
 from gpuflow.base.util import safe_zip
 from gpuflow.control.entry import Entry
-from gpuflow.control.placed_calls import run_placed, shardings_of
+from gpuflow.control.placed_calls import WITH_SHARDINGS, run_placed, shardings_of
 from gpuflow.core.aval import (
     NOT_MANUAL,
     ManualAxisType,
@@ -349,6 +349,8 @@ class Compiled(Stage):
             self._outputs += [None] * (len(entry.jaxpr.out_avals) - len(self._outputs))
         outputs = self._outputs or [None] * len(entry.jaxpr.out_avals)
         local = programs.local(entry.jaxpr, self._inputs, outputs)
+        has_shardings = any(self._inputs) or any(self._outputs) or entry.asks
+        self._is_plain = local is None and not has_shardings
         self._executable = entry.executable if local is None else local.executable(entry.donated)
         self._compiled = self._executable.compiled()
 
@@ -379,9 +381,13 @@ class Compiled(Stage):
                     f"{got} for {want}. Fix: lower again for other shapes, or convert the argument."
                 )
         operands = entry.operands("compiled", leaves, runs=True)
-        pairs = safe_zip(self._inputs, shardings_of(operands))
-        shardings = [wanted or current for wanted, current in pairs]
-        outs, _ = run_placed(entry, operands, shardings, self._outputs or None, entry.executable)
+        if self._is_plain and WITH_SHARDINGS.isdisjoint(map(type, operands)):
+            outs = entry.executable(operands)
+        else:
+            pairs = safe_zip(self._inputs, shardings_of(operands))
+            shardings = [wanted or current for wanted, current in pairs]
+            requested, run = self._outputs or None, entry.executable
+            outs, _ = run_placed(entry, operands, shardings, requested, run)
         outs = entry.results(leaves, outs, ran=True)
         leaves = outs if self._finish is None else self._finish(outs)
         return tree.unflatten(self._entry.out_tree, leaves)
