@@ -184,7 +184,7 @@ class IndexedUpdate:
         )
         if _changes_dtype("divide", self, values):
             return true_divide(self.array, _product_at("divide", self, values, how))
-        return _update("divide", self, values, lax.div, _by_product(lax.div), how)
+        return _update("divide", self, values, lax.div, _by_product(lax.div), how, guarded=True)
 
     def power(
         self,
@@ -205,7 +205,7 @@ class IndexedUpdate:
         )
         if _changes_dtype("power", self, values):
             return power(self.array, _product_at("power", self, values, how))
-        return _update("power", self, values, power, _by_product(power), how)
+        return _update("power", self, values, power, _by_product(power), how, guarded=True)
 
     def min(
         self,
@@ -256,7 +256,8 @@ class IndexedUpdate:
         how = Promises(
             indices_are_sorted, unique_indices, mode, wrap_negative_indices, out_sharding
         )
-        return _update("apply", self, 0, lambda old, new: func(old), _repeated(func), how)
+        combine, scatter = (lambda old, new: func(old)), _repeated(func)
+        return _update("apply", self, 0, combine, scatter, how, guarded=True)
 
     def get(
         self,
@@ -336,8 +337,17 @@ def _update(
     combine: Callable[..., Any],
     scatter: Scatter,
     how: Promises,
+    guarded: bool = False,
 ) -> Any:
-    out = _updated(name, target, values, combine, scatter, how)
+    """Combine values with the elements at an index.
+
+    Args:
+        name, target, values, how: of the method.
+        combine: ``(elements, values) -> elements``, for indices without index arrays.
+        scatter: the same for index arrays.
+        guarded: ``combine`` gets ones outside of the index, as it may have no derivatives there.
+    """
+    out = _updated(name, target, values, combine, scatter, how, guarded)
     return in_sharding(f"at.{name}", out, how.out_sharding)
 
 
@@ -348,31 +358,33 @@ def _updated(
     combine: Callable[..., Any],
     scatter: Scatter,
     how: Promises,
+    guarded: bool,
 ) -> Any:
     x = target.array
     if has_slices(target.index):
         starts, sizes = window_of(target.index, aval_of(x).shape, axes_used)
         window = IndexedUpdate(lax.dynamic_slice(x, starts, sizes), in_window(target.index))
-        changed = _update(name, window, values, combine, scatter, how)
+        changed = _updated(name, window, values, combine, scatter, how, guarded)
         return lax.dynamic_update_slice(x, changed, starts)
     (values,) = check_arraylike(f"at.{name}", values)
     index, bool_axes = without_bools(target.index, aval_of(x).ndim)
     if bool_axes:
         wide = IndexedUpdate(lax.expand_dims(x, bool_axes), index)
-        return lax.squeeze(_update(name, wide, values, combine, scatter, how), bool_axes)
+        changed = _updated(name, wide, values, combine, scatter, how, guarded)
+        return lax.squeeze(changed, bool_axes)
     aval = aval_of(x)
     _warn_of_loss(name, aval, values)
     values = convert(values, aval.dtype)
     drops = how.drops
     if is_mask(target.index) and _is_free_of_count(target, values):
-        return _update_mask(name, target, values, combine)
+        return _update_mask(name, target, values, combine, guarded)
     plan = plan_index(target.index, aval.shape)
     is_static = not any(is_index_array(e) for e in plan.axes)
     if is_static and drops and how.wrap_negative_indices:
         note_index(aval.shape, target.index)
         placed = _placed(plan, aval, _in_array_rank(name, aval, plan, values))
         mask = _mask(plan, aval.shape)
-        changed = combine(x, placed) if mask is None else select_where(mask, combine(x, placed), x)
+        changed = _combined(mask, x, placed, combine, guarded)
         return broadcast_to(convert(changed, aval.dtype), aval.shape)
     if not any(is_index_array(e) and aval_of(e).ndim for e in plan.axes):
         how = replace(how, unique_indices=True)  # one window
@@ -471,7 +483,20 @@ def _is_free_of_count(target: IndexedUpdate, values: Any) -> bool:
     return False
 
 
-def _update_mask(name: str, target: IndexedUpdate, values: Any, combine: Callable[..., Any]) -> Any:
+def _combined(mask: Any, x: Any, values: Any, combine: Callable[..., Any], guarded: bool) -> Any:
+    """``combine`` where a mask holds; None: everywhere. ``guarded``: see ``_update``."""
+    if mask is None:
+        return combine(x, values)
+    if not guarded:
+        return select_where(mask, combine(x, values), x)
+    one = convert(1, aval_of(x).dtype)
+    inputs = [select_where(mask, value, one) for value in (x, values)]
+    return select_where(mask, combine(*inputs), x)
+
+
+def _update_mask(
+    name: str, target: IndexedUpdate, values: Any, combine: Callable[..., Any], guarded: bool
+) -> Any:
     """The same values wherever a mask over the leading axes holds; the mask may be traced."""
     x, mask = target.array, target.index
     shape, mask_shape = aval_of(x).shape, aval_of(mask).shape
@@ -491,7 +516,7 @@ def _update_mask(name: str, target: IndexedUpdate, values: Any, combine: Callabl
     if aval_of(values).ndim:
         values = broadcast_to(values, shape)
     mask = lax.broadcast_in_dim(mask, mask_shape + (1,) * trailing, range(len(mask_shape)))
-    return convert(select_where(mask, combine(x, values), x), aval_of(x).dtype)
+    return convert(_combined(mask, x, values, combine, guarded), aval_of(x).dtype)
 
 
 # --- ints and slices -----------------------------------------------------------------------
@@ -526,7 +551,7 @@ def _with_new_axes(
 
 
 def _placed(plan: Plan, aval: Any, values: Any) -> Any:
-    """The values in the array's shape; values outside of the index are never used."""
+    """The values in the array's shape, zeros outside of the index."""
     if not aval_of(values).ndim:
         return values
     config = []

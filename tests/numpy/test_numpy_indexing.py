@@ -255,3 +255,28 @@ def test_refusals():
         with pytest.raises(error, match=pattern) as caught:
             call()
         assert "Fix:" in str(caught.value)
+
+
+SOME = np.array([False, True, True])
+UPDATES = {
+    "divide": lambda x, index: x.at[index].divide(jnp.array([2.0, 4.0])),
+    "divide by a scalar": lambda x, index: x.at[index].divide(2.0),
+    "power": lambda x, index: x.at[index].power(0.5),
+    "log": lambda x, index: x.at[index].apply(jnp.log),
+}
+
+
+@pytest.mark.parametrize("first", [0.0, -0.0, np.inf, np.nan])
+@pytest.mark.parametrize("name", UPDATES)
+@pytest.mark.parametrize("index", [slice(1, None), np.array([1, 2]), SOME], ids=str)
+def test_elements_outside_of_an_index_pass_with_their_derivative(name, index, first):
+    if index is SOME and name == "divide":
+        index = slice(1, None, 1)  # a mask takes one value
+    update = UPDATES[name]
+    x = jnp.array([first, 1.0, 2.0])
+    for wrap in (lambda f: f, gf.jit):
+        out = np.asarray(wrap(lambda x: update(x, index))(x))
+        gradient = np.asarray(wrap(gf.grad(lambda x: update(x, index).sum()))(x))
+        np.testing.assert_array_equal(out[0], np.float32(first))
+        assert np.signbit(out[0]) == np.signbit(np.float32(first)) or np.isnan(first)
+        assert gradient[0] == 1.0 and np.isfinite(gradient).all()

@@ -127,3 +127,20 @@ def test_the_sharding_of_one_device():
     sharding = gf.sharding.make_single_device_sharding(device)
     assert sharding == SingleDeviceSharding(device)
     assert gf.device_put(X, sharding).device == device
+
+
+@pytest.mark.parametrize(
+    "update",
+    [
+        lambda x, **k: x.at[gf.ds(1, 3)].set(7.0, **k),
+        lambda x, **k: x.at[True, 1:3].set(7.0, **k),
+        lambda x, **k: x.at[1:3].add(7.0, **k),
+    ],
+)
+def test_updates_give_the_whole_array_its_sharding(eight_devices, update):
+    """Not the window that they write."""
+    del eight_devices
+    sharding = NamedSharding(gf.make_mesh((8,), ("x",)), P("x"))
+    out = update(jnp.arange(8.0), out_sharding=sharding)
+    assert out.sharding.is_equivalent_to(sharding, 1)
+    np.testing.assert_array_equal(out, update(jnp.arange(8.0)))
