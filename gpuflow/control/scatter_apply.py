@@ -83,7 +83,10 @@ def scatter_apply(
     )
 
     def once_more(repetition: Any, x: Any) -> Any:
-        return where(lt(repetition, counts), map_scalars(program, [x])[0], x)
+        # Others are ones for ``func``, which may have no finite derivative at them.
+        is_next = lt(repetition, counts)
+        operands = [where(is_next, x, full(aval.shape, 1, aval.dtype))]
+        return where(is_next, map_scalars(program, operands)[0], x)
 
     if unique_indices:
         return once_more(np.int32(0), operand)

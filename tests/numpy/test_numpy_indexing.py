@@ -258,21 +258,21 @@ def test_refusals():
 
 
 SOME = np.array([False, True, True])
-UPDATES = {
+PARTIAL = {
     "divide": lambda x, index: x.at[index].divide(jnp.array([2.0, 4.0])),
     "divide by a scalar": lambda x, index: x.at[index].divide(2.0),
     "power": lambda x, index: x.at[index].power(0.5),
-    "log": lambda x, index: x.at[index].apply(jnp.log),
+    "log": lambda x, index: x.at[index].apply(jnp.log, unique_indices=True),
 }
 
 
 @pytest.mark.parametrize("first", [0.0, -0.0, np.inf, np.nan])
-@pytest.mark.parametrize("name", UPDATES)
+@pytest.mark.parametrize("name", PARTIAL)
 @pytest.mark.parametrize("index", [slice(1, None), np.array([1, 2]), SOME], ids=str)
 def test_elements_outside_of_an_index_pass_with_their_derivative(name, index, first):
-    if index is SOME and name == "divide":
-        index = slice(1, None, 1)  # a mask takes one value
-    update = UPDATES[name]
+    if (index is SOME) > (name != "divide"):
+        index = slice(1, None)  # a mask takes one value
+    update = PARTIAL[name]
     x = jnp.array([first, 1.0, 2.0])
     for wrap in (lambda f: f, gf.jit):
         out = np.asarray(wrap(lambda x: update(x, index))(x))
