@@ -116,7 +116,7 @@ def batches(
 
     Raises:
         ValueError: if there are no arrays, leading dimensions are missing or differ, a count is
-            out of range, or epochs is None and no batch has enough rows.
+            out of range, or no batch has enough rows with epochs=None.
 
     Example:
         >>> import numpy as np
@@ -145,7 +145,7 @@ def batches(
     check(
         epochs is not None or result.per_epoch > 0,
         lambda: (
-            f"[batches] arrays must have enough rows for a batch if epochs is None; got "
+            f"[batches] arrays must have enough rows for a batch with epochs=None; got "
             f"{lengths[0][0]} rows for batch_size={batch_size}, drop_last={drop_last}. "
             "Fix: a smaller batch_size, or drop_last=False for arrays with rows."
         ),
