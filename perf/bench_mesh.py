@@ -69,7 +69,7 @@ def main() -> None:
             row = name, f"{ours / 1e6:.3f}", *figures, str(len(found.warnings))
             print(f"| {' | '.join(row)} |")
         return
-    print(f"| 7B step, FSDP over {COUNT}, 4,096 tokens each | GB sent | GB, upper bound | s |")
+    print(f"| 7B step, FSDP over {COUNT}, 4,096 tokens each | GB sent | GB of memory | s |")
     print("| --- | --- | --- | --- |")
     for scanned, dim in ((True, 0), (False, 0), (True, 1)):
         found = model(scanned, dim)
